@@ -1,0 +1,33 @@
+// Files: whole reads with a limit, and read-only mappings. Errors name the path and what the system said.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+
+namespace tandem {
+
+// The whole file; refused above `limit_bytes` before any memory is taken.
+Result<std::string> read_file(const std::string& path, size_t limit_bytes);
+
+bool file_exists(const std::string& path);
+
+// A read-only mapping of a regular file. The bytes live as long as the object. An empty file has an empty span.
+class MappedFile {
+ public:
+  static Result<MappedFile> open(const std::string& path);
+  MappedFile() = default;
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  std::span<const std::byte> bytes() const { return {data_, bytes_}; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace tandem
