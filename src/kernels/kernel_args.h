@@ -1,0 +1,191 @@
+// Arguments of the kernels. Every kernel is two functions: how many independent tasks the arguments make, and one task.
+// Kernels know no threads: whoever owns them hands out tasks. All pointers are the caller's and stay valid during a run.
+//
+// Batch invariance: every output row has the same bits whatever other rows are in the call and however tasks are
+// spread: the order of a sum depends on the shape alone.
+//
+// Activations are float32 or bfloat16, rows of `row_stride` elements. The compute dtype of a model is one of these two;
+// PackFormat::f32 takes f32 activations and PackFormat::bf16 takes bf16 ones.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/bf16.h"
+#include "base/dtype.h"
+#include "kernels/packed_weight.h"
+
+namespace tandem {
+
+// Read-only rows of activations.
+struct ActivationView {
+  DType dtype = DType::bf16;   // f32 or bf16
+  const void* data = nullptr;  // [rows, row_stride]
+  size_t row_stride = 0;       // elements
+};
+
+// Writable rows.
+struct ActivationOut {
+  DType dtype = DType::bf16;  // f32 or bf16
+  void* data = nullptr;       // [rows, row_stride]
+  size_t row_stride = 0;      // elements
+};
+
+// out[r, b, o] = sum_i weights[b][o, i] * in[r, b, i] for each b of a batch of equal-shaped weights. A plain projection
+// has one weight; the absorbed projections of MLA have one a head.
+struct MatmulArgs {
+  std::span<const PackedWeight> weights;  // [batch], equal format and shape, arrangement plain
+  ActivationView in;                      // [rows, batch * in_batch_stride ...]
+  size_t in_batch_stride = 0;             // elements between in[r, b] and in[r, b + 1]
+  ActivationOut out;
+  size_t out_batch_stride = 0;
+  uint32_t rows = 0;
+};
+
+enum class MlpKind : uint8_t { swiglu };  // silu(gate) * up
+
+// Rows that go through one MLP: an expert, the shared expert or a dense layer (then a single group of all rows).
+struct ExpertGroup {
+  const PackedWeight* gate_up = nullptr;  // [2 * intermediate, hidden], arrangement gate_up
+  const PackedWeight* down = nullptr;     // [hidden, intermediate]
+  const uint32_t* rows = nullptr;         // [count] row of the input
+  const uint32_t* slots = nullptr;        // [count] row of the intermediate and of the output; unique over all groups
+  uint32_t count = 0;
+};
+
+// intermediate[slot, :] = silu(gate x_row) * (up x_row), rounded to the dtype of `intermediate`.
+struct GroupedGateUpArgs {
+  std::span<const ExpertGroup> groups;
+  MlpKind kind = MlpKind::swiglu;
+  ActivationView in;           // [rows, hidden]
+  ActivationOut intermediate;  // [slots, intermediate]
+};
+
+// out[slot, :] = down intermediate[slot, :], float32, unweighted.
+struct GroupedDownArgs {
+  std::span<const ExpertGroup> groups;
+  ActivationView intermediate;  // [slots, intermediate]
+  float* out = nullptr;         // [slots, hidden]
+  size_t out_stride = 0;
+};
+
+// How contributions are added up (docs/architecture.md, numerics contract).
+enum class SumMode : uint8_t {
+  plain,          // float32, in the order of the top-k slots, the shared expert last
+  deterministic,  // each contribution rounded to a multiple of 2^-30, then summed in float64: exact in any order
+};
+
+// out[r, :] = sum_k weights[r, k] * slots[r * top_k + k, :] (+ shared[r, :]). Slots whose expert is not held here have
+// weight 0 in `weights` and are skipped. Deterministic sums are written as float64.
+struct CombineArgs {
+  SumMode mode = SumMode::plain;
+  uint32_t rows = 0, hidden = 0, top_k = 0;
+  const float* slots = nullptr;    // [rows * top_k, hidden]; may be null when top_k is 0
+  const float* weights = nullptr;  // [rows, top_k]
+  const float* shared = nullptr;   // [rows, hidden] or null
+  DType out_dtype = DType::bf16;   // bf16, f32, or f64 (the only one for deterministic sums)
+  void* out = nullptr;             // [rows, hidden], contiguous
+};
+
+// out = weight * x * rsqrt(mean(x^2) + eps), computed in float32. Rows are addressed as [outer, inner]: a per-head norm
+// has inner = heads.
+struct RmsNormArgs {
+  const float* in = nullptr;  // [outer, inner, cols]
+  size_t in_outer_stride = 0, in_inner_stride = 0;
+  ActivationOut out;          // row_stride: outer stride
+  size_t out_inner_stride = 0;
+  const float* weight = nullptr;  // [cols]
+  uint32_t outer = 0, inner = 1, cols = 0;
+  float epsilon = 1e-6f;
+};
+
+enum class RopeLayout : uint8_t {
+  interleaved,  // pairs (2i, 2i + 1): DeepSeek
+  half_split,   // pairs (i, i + d/2): Mixtral, Qwen, Granite ("neox")
+};
+
+// Rotates the first `rope_dim` values of each head of x, in place.
+struct RopeArgs {
+  float* x = nullptr;  // [rows, heads, ...]
+  size_t row_stride = 0, head_stride = 0;
+  const float* cos_sin = nullptr;  // [rows, rope_dim]: rope_dim/2 cosines, then rope_dim/2 sines
+  uint32_t rows = 0, heads = 0, rope_dim = 0;
+  RopeLayout layout = RopeLayout::half_split;
+};
+
+// One layer's paged cache. A block holds `tokens_per_block` tokens; where a token's values lie inside a block is
+// PagedKvLayout's business (kernels/paged_kv_layout.h).
+struct KvCacheView {
+  std::byte* base = nullptr;  // block b starts at base + b * block_bytes
+  size_t block_bytes = 0;
+  uint32_t tokens_per_block = 0;
+  DType dtype = DType::bf16;  // f32 or bf16
+};
+
+// One query row: its sequence's blocks and its own position. It attends to the keys 0..position, itself included.
+// Rows of one sequence stand next to each other, in order of position.
+struct AttentionRow {
+  const int32_t* block_table = nullptr;  // [position / tokens_per_block + 1]
+  uint32_t position = 0;
+};
+
+// Grouped-query attention. The keys and values of the rows themselves are in the cache already.
+struct GqaArgs {
+  std::span<const AttentionRow> rows;
+  KvCacheView cache;
+  const float* query = nullptr;  // [rows, num_heads, head_dim]
+  size_t query_stride = 0;       // elements between rows
+  ActivationOut out;             // [rows, num_heads * head_dim]
+  uint32_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  float scale = 1.0f;
+};
+
+// Multi-head latent attention in its absorbed form, for prefill and decode alike (so that both give the same bits):
+// score = (query_latent . c + query_rope . k_rope) * scale; out = sum p * c.
+struct MlaArgs {
+  std::span<const AttentionRow> rows;
+  KvCacheView cache;                    // per token: latent_dim + rope_dim values
+  const float* query_latent = nullptr;  // [rows, num_heads, latent_dim]
+  size_t query_latent_stride = 0;       // elements between rows
+  const float* query_rope = nullptr;    // [rows, num_heads, rope_dim], heads `query_rope_head_stride` apart
+  size_t query_rope_stride = 0, query_rope_head_stride = 0;
+  ActivationOut out;  // [rows, num_heads * latent_dim]
+  uint32_t num_heads = 0, latent_dim = 0, rope_dim = 0;
+  float scale = 1.0f;
+};
+
+// Writes the rows' keys and values (GQA: two vectors of num_kv_heads * head_dim; MLA: one of latent_dim + rope_dim,
+// given in two parts) to the cache, rounded to its dtype.
+struct KvWriteArgs {
+  std::span<const AttentionRow> rows;
+  KvCacheView cache;
+  const float* first = nullptr;  // [rows, first_width]: keys, or the latent
+  size_t first_stride = 0;
+  uint32_t first_width = 0;
+  const float* second = nullptr;  // [rows, second_width]: values, or the rotated key part
+  size_t second_stride = 0;
+  uint32_t second_width = 0;
+  uint32_t num_kv_heads = 0;  // 0: MLA
+};
+
+// x[r, :] += multiplier * y[r, :]; y is the reply of the experts or an attention output. With two addends (a float64
+// reply and the shared experts' float64 sum) they are added in float64 first, which is exact in deterministic mode.
+struct ResidualAddArgs {
+  float* x = nullptr;  // [rows, cols]
+  uint32_t rows = 0, cols = 0;
+  DType dtype = DType::f32;     // of both addends: bf16, f32 or f64
+  const void* first = nullptr;  // [rows, cols]
+  const void* second = nullptr;  // [rows, cols] or null
+  float multiplier = 1.0f;
+};
+
+// out = in rounded to out.dtype.
+struct ConvertArgs {
+  const float* in = nullptr;  // [rows, cols]
+  size_t in_stride = 0;
+  ActivationOut out;
+  uint32_t rows = 0, cols = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,90 @@
+// KernelTable: all kernels for one instruction set, chosen once at start. KernelRunner runs their tasks on a thread pool.
+// Tables: avx512_bf16 (AVX-512 F/BW/VL/DQ with bf16 dot), avx512, avx2 (with FMA and F16C), scalar. Results differ between tables in the
+// last bits, so a table has a numerics id that ranks compare; a mix is refused.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/result.h"
+#include "base/thread_pool.h"
+#include "kernels/kernel_args.h"
+
+namespace tandem {
+
+template <class Args>
+struct Kernel {
+  size_t (*tasks)(const Args& args) = nullptr;
+  // One task. `scratch`: kKernelScratchBytes bytes of the worker, contents undefined.
+  void (*run)(const Args& args, size_t task, std::byte* scratch) = nullptr;
+};
+
+// Enough for a tile of converted activations beside a tile of scores; sized to stay inside a 1 MiB L2.
+inline constexpr size_t kKernelScratchBytes = size_t{512} << 10;
+
+struct KernelTable {
+  std::string_view name;
+  uint64_t numerics_id = 0;
+
+  // Bytes of a packed [rows, cols] weight, a multiple of 64.
+  size_t (*packed_bytes)(PackFormat format, PackArrangement arrangement, uint32_t rows, uint32_t cols) = nullptr;
+  // Packs source rows [row_begin, row_end) of a [rows, cols] weight (row-major, f32 or bf16; for gate_up the rows of gate
+  // come first, then those of up). Calls for disjoint ranges may run at once when row_begin is a multiple of 64.
+  // `source` points to row `row_begin`. Padding is zero: `destination` must be zeroed by the caller.
+  void (*pack)(PackFormat format, PackArrangement arrangement, uint32_t rows, uint32_t cols, uint32_t row_begin,
+               uint32_t row_end, DType source_dtype, const void* source, std::byte* destination) = nullptr;
+
+  Kernel<MatmulArgs> matmul;
+  Kernel<GroupedGateUpArgs> grouped_gate_up;
+  Kernel<GroupedDownArgs> grouped_down;
+  Kernel<CombineArgs> combine;
+  Kernel<RmsNormArgs> rms_norm;
+  Kernel<RopeArgs> rope;
+  Kernel<KvWriteArgs> kv_write;
+  Kernel<GqaArgs> gqa;
+  Kernel<MlaArgs> mla;
+  Kernel<ResidualAddArgs> residual_add;
+  Kernel<ConvertArgs> convert;
+};
+
+// The tables that this CPU can run, best first. Never empty: scalar runs everywhere.
+std::span<const KernelTable* const> runnable_kernel_tables();
+
+// The best one, or the one that TANDEM_ISA names; an unknown name or one that this CPU cannot run is refused with the
+// list of those it can.
+Result<const KernelTable*> choose_kernel_table();
+
+class KernelRunner {
+ public:
+  static Result<KernelRunner> create(const KernelTable& table, ThreadPool& pool) {
+    KernelRunner runner(table, pool);
+    for (int worker = 0; worker < pool.threads(); ++worker) {
+      TANDEM_ASSIGN(OwnedBuffer scratch, OwnedBuffer::allocate(kKernelScratchBytes));
+      runner.scratch_.push_back(std::move(scratch));
+    }
+    return runner;
+  }
+
+  const KernelTable& table() const { return *table_; }
+  ThreadPool& pool() const { return *pool_; }
+
+  template <class Args>
+  void run(const Kernel<Args>& kernel, const Args& args) {
+    pool_->run(kernel.tasks(args), [&](size_t task, int worker) {
+      kernel.run(args, task, scratch_[static_cast<size_t>(worker)].data());
+    });
+  }
+
+ private:
+  KernelRunner(const KernelTable& table, ThreadPool& pool) : table_(&table), pool_(&pool) {}
+
+  const KernelTable* table_;
+  ThreadPool* pool_;
+  std::vector<OwnedBuffer> scratch_;
+};
+
+}  // namespace tandem
