@@ -1,0 +1,128 @@
+// Endpoint: one connection to one peer. It moves bytes under credits and knows nothing of their meaning.
+//
+// Threads: `acquire`/`commit` may be called by any thread (they lock briefly); `poll`, `arm` and the destructor belong to
+// one thread, the poller, usually the I/O thread of the process. No call blocks. Leases may be destroyed by any thread.
+// Liveness: `poll` sends and answers heartbeats, so the poller must call it at least every `heartbeat_interval`, whatever
+// compute does; a peer that has been silent for `silence_limit` is dead. Messages of one channel arrive in order.
+//
+// Credits: a channel has a fixed number of slots in each direction. A slot is taken by `acquire` and given back when the
+// receiver destroys the lease. Channels never share slots: exchange never waits on request (docs/protocol.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/clock.h"
+#include "base/result.h"
+
+namespace tandem {
+
+enum class Channel : uint8_t { control, request, exchange };
+inline constexpr size_t kNumChannels = 3;
+
+struct EndpointOptions {
+  uint32_t slots_per_channel = 8;        // credits in each direction; two lanes of tiles in flight with room to spare
+  size_t slot_bytes = size_t{2} << 20;   // largest message: 64 rows x 7168 values in float64 would be 3.5 MiB, set by the caller
+  Duration heartbeat_interval = std::chrono::milliseconds(100);
+  Duration silence_limit = std::chrono::milliseconds(900);  // a loss must be reported within one second
+  Duration connect_limit = std::chrono::seconds(5);
+};
+
+struct EndpointCaps {
+  std::string_view transport;  // "inproc", "shm", "tcp"
+  bool zero_copy = false;      // `acquire` hands out memory that the peer reads
+  size_t max_message_bytes = 0;
+  bool encrypted = false;
+};
+
+enum class PeerState : uint8_t { alive, closed, silent, broken };
+
+struct SendSlot {
+  std::span<std::byte> bytes;  // 64-byte aligned; write the message here, then commit
+  Channel channel = Channel::control;
+  uint64_t token = 0;          // the endpoint's own
+};
+
+// A received message. Its bytes (64-byte aligned) stay valid until the lease is destroyed, also when the endpoint is
+// destroyed before; destroying gives the credit back to the sender.
+class Lease {
+ public:
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    virtual void release(uint64_t token) = 0;
+  };
+  Lease() = default;
+  Lease(std::shared_ptr<Owner> owner, uint64_t token, std::span<const std::byte> bytes)
+      : owner_(std::move(owner)), token_(token), bytes_(bytes) {}
+  Lease(Lease&& other) noexcept { *this = std::move(other); }
+  Lease& operator=(Lease&& other) noexcept {
+    std::swap(owner_, other.owner_);
+    std::swap(token_, other.token_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~Lease() {
+    if (owner_) owner_->release(token_);
+  }
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::shared_ptr<Owner> owner_;
+  uint64_t token_ = 0;
+  std::span<const std::byte> bytes_;
+};
+
+struct Incoming {
+  Channel channel = Channel::control;
+  Lease lease;
+};
+
+class Endpoint {
+ public:
+  virtual ~Endpoint() = default;
+  virtual EndpointCaps caps() const = 0;
+  // The peer as an operator knows it: "tcp://10.0.0.2:7000", "shm:///run/ffn0.sock (pid 42)".
+  virtual const std::string& peer_name() const = 0;
+
+  // would_block: no credit now; unavailable: the peer is gone; out_of_range: larger than a slot.
+  [[nodiscard]] virtual Result<SendSlot> acquire(Channel channel, size_t bytes) = 0;
+  // Sends the first `bytes` of the slot. bytes == 0 gives the slot back unsent.
+  [[nodiscard]] virtual Result<void> commit(SendSlot slot, size_t bytes) = 0;
+
+  // Receives into `out`, flushes what could not be sent, keeps heartbeats. Returns how many were received.
+  virtual size_t poll(std::span<Incoming> out) = 0;
+  // Readiness: poll until it returns 0, then arm; false means that something arrived meanwhile: poll again. After true,
+  // `fd` becomes readable when there is work; wait for it (and for the heartbeat interval) with epoll.
+  virtual bool arm() = 0;
+  virtual int fd() const = 0;
+
+  // Once not alive, it never becomes alive again: a peer returns by a new connection.
+  virtual PeerState peer() const = 0;
+  // Drops the connection and all that it holds; nothing that the peer writes later is seen. Leases stay readable.
+  virtual void fence() = 0;
+};
+
+class Listener {
+ public:
+  virtual ~Listener() = default;
+  virtual int fd() const = 0;
+  // A new connection if one is waiting; null when none is.
+  virtual Result<std::unique_ptr<Endpoint>> accept() = 0;
+  // The address that peers use, with the port that the system chose: "tcp://127.0.0.1:43211".
+  virtual const std::string& address() const = 0;
+};
+
+// Addresses: "tcp://host:port" (port 0: chosen by the system when listening), "shm://path" (path of a Unix socket),
+// "inproc://name". A word without a scheme is host:port.
+Result<std::unique_ptr<Listener>> listen(const std::string& address, const EndpointOptions& options);
+
+// Blocks for at most options.connect_limit: for the connecting thread at start, never for a compute thread. Options of
+// the two sides must agree; a difference is refused by name.
+Result<std::unique_ptr<Endpoint>> connect(const std::string& address, const EndpointOptions& options);
+
+}  // namespace tandem
