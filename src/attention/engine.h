@@ -1,0 +1,106 @@
+// Engine: what a server sees of inference: requests in, streams of tokens out. Behind it stands an AttentionWorker in
+// this process, or later workers elsewhere. Any thread may call; no call waits for compute.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+
+namespace tandem {
+
+struct SamplingParams {
+  float temperature = 1.0f;  // 0: greedy
+  int32_t top_k = 0;         // 0 or -1: off
+  float top_p = 1.0f;        // in [0, 1]; 0: the best token
+  float min_p = 0.0f;        // in [0, 1]
+  std::optional<uint64_t> seed;  // absent: drawn by the engine
+  uint32_t stream = 0;       // which of a request's n answers: each has its own random stream from one seed
+  float frequency_penalty = 0.0f, presence_penalty = 0.0f, repetition_penalty = 1.0f;
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  uint32_t max_tokens = 16;
+  uint32_t min_tokens = 0;   // end-of-sequence and stop tokens are not sampled before
+  std::vector<int32_t> stop_token_ids;
+  bool ignore_eos = false;
+  int32_t top_logprobs = -1;  // -1: none; n: the chosen token's and the n best
+};
+
+struct GenerationRequest {
+  std::string id;               // for logs
+  std::vector<int32_t> prompt;  // at least one token
+  SamplingParams sampling;
+  Instant deadline = Instant::max();
+};
+
+struct TokenLogprob {
+  int32_t token = 0;
+  float logprob = 0;  // natural logarithm, finite: -inf is reported as -9999 so that JSON stays valid
+};
+
+struct TokenEvent {
+  int32_t token = 0;
+  float logprob = 0;                      // of the unmodified distribution (temperature 1), when asked for
+  std::vector<TokenLogprob> top_logprobs; // best first
+  uint32_t index = 0;                     // 0 for the first generated token
+};
+
+enum class FinishReason : uint8_t {
+  stop,       // end of sequence or a stop token (which is delivered as the last TokenEvent before)
+  length,     // max_tokens or the context limit
+  cancelled,  // by cancel()
+  error,      // `error` says why
+};
+
+struct Finish {
+  FinishReason reason = FinishReason::stop;
+  Error error;
+  uint32_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
+};
+
+// Receives one request's events on the engine's thread: hand them on and return. Exactly one on_finish, the last call.
+class GenerationSink {
+ public:
+  virtual ~GenerationSink() = default;
+  virtual void on_token(const TokenEvent& event) = 0;
+  virtual void on_finish(const Finish& finish) = 0;
+};
+
+using RequestId = uint64_t;
+
+struct EngineStats {
+  uint32_t waiting = 0, running = 0;
+  uint32_t kv_blocks_total = 0, kv_blocks_used = 0;
+  uint64_t prompt_tokens = 0, generated_tokens = 0, steps = 0, finished = 0, cancelled = 0, failed = 0, preempted = 0;
+  uint64_t ffn_submits = 0;
+  double ffn_wait_seconds = 0, step_seconds = 0;  // totals; ffn_wait: attention had nothing to do but wait
+};
+
+struct EngineLimits {
+  uint32_t max_context_tokens = 0;  // prompt + generated
+  uint32_t kv_pool_tokens = 0;      // what the whole pool can hold
+  uint32_t vocab_size = 0;
+  uint32_t max_num_seqs = 0;
+  uint32_t max_queue = 0;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  virtual const EngineLimits& limits() const = 0;
+  // Refused at once, by name: an empty or too long prompt (both numbers), ids outside the vocabulary, a full queue
+  // (resource_exhausted), a lost peer (unavailable).
+  [[nodiscard]] virtual Result<RequestId> submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) = 0;
+  // Takes effect within one step, in every state; on_finish(cancelled) follows unless the request has ended.
+  virtual void cancel(RequestId id) = 0;
+  virtual EngineStats stats() const = 0;
+  // A value: serving. unavailable: degraded, naming the peer that is lost.
+  virtual Status health() const = 0;
+};
+
+}  // namespace tandem

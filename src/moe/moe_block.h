@@ -1,0 +1,75 @@
+// MoeBlock: the experts' half of a layer on one rank: route (where the gate is here), run the routed experts that the
+// rank holds, run the shared expert (where it is here), and sum. LocalFfn and the FFN worker run this same class, so that
+// split and colocated cannot drift apart.
+//
+// One thread calls. Work runs on the KernelRunner's pool; every row has the same bits whatever rows it is computed with.
+// Nothing is allocated in `run`: buffers are sized at creation, larger batches are processed in pieces.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/buffer.h"
+#include "kernels/kernel_table.h"
+#include "moe/ffn_port.h"
+#include "moe/moe_weights.h"
+#include "moe/router_config.h"
+
+namespace tandem {
+
+struct MoeShape {
+  uint32_t hidden_size = 0;
+  uint32_t moe_intermediate_size = 0;
+  uint32_t shared_intermediate_size = 0;  // 0: the model has no shared expert
+  RouterConfig router;
+};
+
+struct MoeBlockOptions {
+  bool routes = true;              // requests carry NoRouting or TokenIds; otherwise RoutingView
+  bool runs_shared_experts = true;
+  SumMode sum_mode = SumMode::plain;
+  DType compute_dtype = DType::bf16;  // of the activations: bf16 or f32
+  DType reply_dtype = DType::bf16;    // f64 when deterministic
+};
+
+struct MoeRequest {
+  LayerIndex layer = 0;
+  uint32_t rows = 0;
+  ActivationView in;       // [rows, hidden] of the compute dtype
+  RoutingRef routing;
+  Buffer out;              // [rows, hidden] of the reply dtype, contiguous
+};
+
+struct MoeStats {
+  uint64_t calls = 0, rows = 0, expert_rows = 0, experts_read = 0;
+};
+
+class MoeBlock {
+ public:
+  // `layers` [num_layers]: index = layer of the model; entries of dense layers are never asked for. Both `layers` and
+  // `runner` outlive the block. Refused when a weight that the options need is not there.
+  static Result<std::unique_ptr<MoeBlock>> create(const MoeShape& shape, std::span<const MoeLayerWeights* const> layers,
+                                                  const MoeBlockOptions& options, KernelRunner& runner);
+  ~MoeBlock();
+
+  const MoeShape& shape() const;
+  const MoeBlockOptions& options() const;
+  const MoeStats& stats() const;
+
+  // invalid_argument: a routing of the wrong kind, an id out of range, weights that are not finite or all zero.
+  Status run(const MoeRequest& request);
+
+  // The two parts that attention runs itself when they are placed there. Same code as inside `run`.
+  Status route_rows(LayerIndex layer, uint32_t rows, ActivationView in, std::span<int32_t> ids,
+                    std::span<float> weights);
+  // out [rows, hidden] of the reply dtype.
+  Status run_shared(LayerIndex layer, uint32_t rows, ActivationView in, Buffer out);
+
+ private:
+  struct Impl;
+  explicit MoeBlock(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem
