@@ -20,6 +20,9 @@ namespace tandem {
 void route(const RouterConfig& config, std::span<const float> logits, std::span<const float> bias, uint32_t rows,
            std::span<int32_t> ids, std::span<float> weights);
 
+// Refuses a configuration that `route` could not run, naming the key and the value.
+Status validate_router_config(const RouterConfig& config);
+
 // Checks a routing that came from elsewhere: ids in [0, num_experts), weights finite, no row whose weights are all 0.
 Status validate_routing(uint32_t num_experts, uint32_t top_k, std::span<const int32_t> ids,
                         std::span<const float> weights);

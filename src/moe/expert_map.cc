@@ -1,0 +1,126 @@
+#include "moe/expert_map.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace tandem {
+namespace {
+
+std::string range_text(uint16_t first, uint16_t last) {
+  return first == last ? std::to_string(first) : std::to_string(first) + "-" + std::to_string(last);
+}
+
+std::string slice_text(const Piece& piece) {
+  return "layer " + std::to_string(piece.layer) + ", expert " + std::to_string(piece.expert) + ", rows " +
+         std::to_string(piece.row_begin) + ".." + std::to_string(piece.row_end);
+}
+
+// Pieces of one expert, sorted: each must continue the one before, or be a copy of it on another owner. Returns the row
+// up to which the expert is covered.
+Result<uint32_t> covered_rows(std::span<const Piece> pieces) {
+  uint32_t covered = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const Piece& piece = pieces[i];
+    const bool replica = i > 0 && piece.row_begin == pieces[i - 1].row_begin && piece.row_end == pieces[i - 1].row_end;
+    if (replica && piece.owner == pieces[i - 1].owner) {
+      return make_error(ErrorCode::invalid_argument, "expert map: " + slice_text(piece) + " is stated twice by rank " +
+                                                         std::to_string(piece.owner.rank));
+    }
+    if (replica) continue;
+    if (piece.row_begin < covered) {
+      return make_error(ErrorCode::invalid_argument,
+                        "expert map: " + slice_text(piece) + " of rank " + std::to_string(piece.owner.rank) +
+                            " overlaps rows up to " + std::to_string(covered) +
+                            " of another piece; replicas must be copies of a whole piece");
+    }
+    if (piece.row_begin > covered) return covered;  // a gap
+    covered = piece.row_end;
+  }
+  return covered;
+}
+
+}  // namespace
+
+std::string describe_experts(std::span<const Piece> pieces) {
+  std::map<uint16_t, std::set<uint16_t>> by_layer;
+  for (const Piece& piece : pieces) by_layer[piece.layer].insert(piece.expert);
+  std::string text;
+  for (const auto& [layer, experts] : by_layer) {
+    text += (text.empty() ? "layer " : "; layer ") + std::to_string(layer) + ": experts ";
+    bool first_range = true;
+    for (auto it = experts.begin(); it != experts.end();) {
+      const uint16_t begin = *it;
+      uint16_t end = begin;
+      while (++it != experts.end() && *it == end + 1) end = *it;
+      text += (first_range ? "" : ", ") + range_text(begin, end);
+      first_range = false;
+    }
+  }
+  return text;
+}
+
+ExpertMap ExpertMap::whole(const ExpertMapShape& shape, OwnerId owner) {
+  ExpertMap map;
+  map.shape_ = shape;
+  for (uint16_t layer : shape.moe_layers) {
+    for (uint32_t expert = 0; expert < shape.num_experts; ++expert) {
+      map.pieces_.push_back({layer, static_cast<uint16_t>(expert), 0, shape.intermediate_size, owner});
+    }
+  }
+  std::sort(map.pieces_.begin(), map.pieces_.end());
+  return map;
+}
+
+Result<ExpertMap> ExpertMap::assemble(const ExpertMapShape& shape, std::vector<Piece> pieces, uint32_t epoch) {
+  const std::set<uint16_t> layers(shape.moe_layers.begin(), shape.moe_layers.end());
+  for (const Piece& piece : pieces) {
+    if (!layers.contains(piece.layer) || piece.expert >= shape.num_experts || piece.row_begin >= piece.row_end ||
+        piece.row_end > shape.intermediate_size) {
+      return make_error(ErrorCode::invalid_argument, "expert map: rank " + std::to_string(piece.owner.rank) +
+                                                         " states " + slice_text(piece) +
+                                                         ", which the model does not have");
+    }
+  }
+  ExpertMap map;
+  map.shape_ = shape;
+  map.epoch_ = epoch;
+  map.pieces_ = std::move(pieces);
+  std::sort(map.pieces_.begin(), map.pieces_.end());
+
+  std::vector<Piece> missing;
+  for (uint16_t layer : layers) {
+    for (uint32_t expert = 0; expert < shape.num_experts; ++expert) {
+      TANDEM_ASSIGN(const uint32_t covered, covered_rows(map.pieces(layer, static_cast<uint16_t>(expert))));
+      if (covered < shape.intermediate_size) {
+        missing.push_back({layer, static_cast<uint16_t>(expert), covered, shape.intermediate_size, {}});
+      }
+    }
+  }
+  if (!missing.empty()) {
+    return make_error(ErrorCode::unavailable, "expert map: no FFN rank holds " + describe_experts(missing) +
+                                                  "; start a rank that does");
+  }
+  return map;
+}
+
+std::span<const Piece> ExpertMap::pieces(uint16_t layer, uint16_t expert) const {
+  const auto before = [](const Piece& piece, std::pair<uint16_t, uint16_t> key) {
+    return std::pair(piece.layer, piece.expert) < key;
+  };
+  const auto after = [](std::pair<uint16_t, uint16_t> key, const Piece& piece) {
+    return key < std::pair(piece.layer, piece.expert);
+  };
+  const auto key = std::pair(layer, expert);
+  const auto begin = std::lower_bound(pieces_.begin(), pieces_.end(), key, before);
+  const auto end = std::upper_bound(begin, pieces_.end(), key, after);
+  return {begin, end};
+}
+
+std::vector<OwnerId> ExpertMap::owners() const {
+  std::set<OwnerId> owners;
+  for (const Piece& piece : pieces_) owners.insert(piece.owner);
+  return {owners.begin(), owners.end()};
+}
+
+}  // namespace tandem

@@ -1,0 +1,84 @@
+#include "moe/expert_runner.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace tandem {
+
+size_t ExpertRunner::bytes_per_row(const Sizes& sizes) {
+  const size_t slots = std::max(sizes.top_k, 1u);
+  return slots * (dtype_bytes(sizes.compute_dtype, sizes.intermediate_size) + 2 * sizeof(uint32_t)) +
+         (size_t{sizes.top_k} + 1) * sizes.hidden_size * sizeof(float);
+}
+
+Result<ExpertRunner> ExpertRunner::create(const Sizes& sizes, KernelRunner& runner) {
+  ExpertRunner created;
+  created.sizes_ = sizes;
+  created.runner_ = &runner;
+  const size_t slots = size_t{sizes.max_rows} * std::max(sizes.top_k, 1u);
+  TANDEM_ASSIGN(created.intermediate_,
+                OwnedBuffer::allocate(slots * dtype_bytes(sizes.compute_dtype, sizes.intermediate_size)));
+  TANDEM_ASSIGN(created.slot_outputs_,
+                OwnedBuffer::allocate(size_t{sizes.max_rows} * sizes.top_k * sizes.hidden_size * sizeof(float)));
+  TANDEM_ASSIGN(created.mlp_outputs_,
+                OwnedBuffer::allocate(size_t{sizes.max_rows} * sizes.hidden_size * sizeof(float)));
+  created.counts_.resize(sizes.num_experts);
+  created.offsets_.resize(sizes.num_experts + 1);
+  created.row_index_.resize(slots);
+  created.slot_index_.resize(slots);
+  created.identity_.resize(sizes.max_rows);
+  std::iota(created.identity_.begin(), created.identity_.end(), 0u);
+  created.groups_.reserve(std::max(sizes.num_experts, 1u));
+  return created;
+}
+
+uint32_t ExpertRunner::run_routed(std::span<const MlpWeights> experts, uint32_t rows, ActivationView in,
+                                  const RoutingView& routing) {
+  const uint32_t slots = rows * routing.top_k;
+  std::fill(counts_.begin(), counts_.end(), 0u);
+  for (uint32_t slot = 0; slot < slots; ++slot) ++counts_[static_cast<size_t>(routing.ids[slot])];
+  std::partial_sum(counts_.begin(), counts_.end(), offsets_.begin() + 1);
+
+  // Counting sort: rows of one expert in ascending order, so that a tile reads its activations forwards.
+  std::copy(offsets_.begin(), offsets_.end() - 1, counts_.begin());
+  for (uint32_t slot = 0; slot < slots; ++slot) {
+    const uint32_t at = counts_[static_cast<size_t>(routing.ids[slot])]++;
+    row_index_[at] = slot / routing.top_k;
+    slot_index_[at] = slot;
+  }
+
+  groups_.clear();
+  uint32_t intermediate = 0;
+  for (size_t e = 0; e < experts.size(); ++e) {
+    const uint32_t count = offsets_[e + 1] - offsets_[e];
+    if (count == 0 || experts[e].empty()) continue;
+    groups_.push_back({&experts[e].gate_up, &experts[e].down, &row_index_[offsets_[e]], &slot_index_[offsets_[e]], count});
+    intermediate = experts[e].down.cols;
+  }
+  run_groups(groups_, intermediate, in, slot_outputs_.as<float>());
+  return static_cast<uint32_t>(groups_.size());
+}
+
+void ExpertRunner::run_mlp(const MlpWeights& mlp, uint32_t rows, ActivationView in) {
+  const ExpertGroup group{&mlp.gate_up, &mlp.down, identity_.data(), identity_.data(), rows};
+  run_groups({&group, 1}, mlp.down.cols, in, mlp_outputs_.as<float>());
+}
+
+void ExpertRunner::run_groups(std::span<const ExpertGroup> groups, uint32_t intermediate_size, ActivationView in,
+                              float* out) {
+  if (groups.empty()) return;
+  GroupedGateUpArgs gate_up;
+  gate_up.groups = groups;
+  gate_up.in = in;
+  gate_up.intermediate = {sizes_.compute_dtype, intermediate_.data(), intermediate_size};
+  runner_->run(runner_->table().grouped_gate_up, gate_up);
+
+  GroupedDownArgs down;
+  down.groups = groups;
+  down.intermediate = {sizes_.compute_dtype, intermediate_.data(), intermediate_size};
+  down.out = out;
+  down.out_stride = sizes_.hidden_size;
+  runner_->run(runner_->table().grouped_down, down);
+}
+
+}  // namespace tandem

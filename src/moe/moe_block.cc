@@ -1,0 +1,242 @@
+#include "moe/moe_block.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "moe/expert_runner.h"
+#include "moe/router.h"
+
+namespace tandem {
+namespace {
+
+// A larger batch is processed in pieces of this many bytes of scratch: enough rows that every expert of a 128-expert
+// layer sees tens of them, small enough not to matter beside the weights.
+constexpr size_t kScratchBytes = size_t{128} << 20;
+constexpr uint32_t kMinRows = 64;    // one wire tile
+constexpr uint32_t kMaxRows = 2048;  // beyond this a piece gains nothing
+
+std::string layer_text(size_t layer) { return "layer " + std::to_string(layer); }
+
+}  // namespace
+
+struct MoeBlock::Impl {
+  MoeShape shape;
+  MoeBlockOptions options;
+  std::vector<const MoeLayerWeights*> layers;
+  KernelRunner* runner = nullptr;
+  ExpertRunner experts;
+  uint32_t max_rows = 0;
+  std::vector<float> router_logits;  // [max_rows, num_experts]
+  std::vector<int32_t> ids;          // [max_rows, top_k]
+  std::vector<float> weights;        // [max_rows, top_k]
+  std::vector<float> held_weights;   // [max_rows, top_k]: 0 where the expert is held elsewhere
+  MoeStats stats;
+
+  Status check_layer(LayerIndex layer) const {
+    if (layer >= layers.size() || layers[layer] == nullptr) {
+      return make_error(ErrorCode::invalid_argument, layer_text(layer) + " has no experts on this rank");
+    }
+    return {};
+  }
+
+  void route_piece(const MoeLayerWeights& layer, uint32_t rows, ActivationView in, std::span<int32_t> out_ids,
+                   std::span<float> out_weights) {
+    MatmulArgs args;
+    args.weights = {&layer.router, 1};
+    args.in = in;
+    args.out = {DType::f32, router_logits.data(), shape.router.num_experts};
+    args.rows = rows;
+    runner->run(runner->table().matmul, args);
+    route(shape.router, router_logits, layer.router_bias, rows, out_ids, out_weights);
+  }
+
+  void combine(uint32_t rows, uint32_t top_k, const float* slot_weights, const float* shared, std::byte* out) {
+    CombineArgs args;
+    args.mode = options.sum_mode;
+    args.rows = rows;
+    args.hidden = shape.hidden_size;
+    args.top_k = top_k;
+    args.slots = experts.slot_outputs();
+    args.weights = slot_weights;
+    args.shared = shared;
+    args.out_dtype = options.reply_dtype;
+    args.out = out;
+    runner->run(runner->table().combine, args);
+  }
+
+  // Rows whose expert lives on another rank weigh nothing here.
+  const float* weights_of_held(const MoeLayerWeights& layer, const RoutingView& routing) {
+    for (size_t i = 0; i < routing.ids.size(); ++i) {
+      held_weights[i] = layer.experts[static_cast<size_t>(routing.ids[i])].empty() ? 0.0f : routing.weights[i];
+    }
+    return held_weights.data();
+  }
+
+  void run_piece(const MoeLayerWeights& layer, uint32_t rows, ActivationView in, const RoutingView& routing,
+                 std::byte* out) {
+    stats.experts_read += experts.run_routed(layer.experts, rows, in, routing);
+    stats.expert_rows += size_t{rows} * routing.top_k;
+    const bool shared = options.runs_shared_experts && shape.shared_intermediate_size > 0;
+    if (shared) experts.run_mlp(layer.shared, rows, in);
+    combine(rows, routing.top_k, weights_of_held(layer, routing), shared ? experts.mlp_outputs() : nullptr, out);
+  }
+
+  // Calls body(first row, rows of the piece) until all rows are done.
+  template <class Body>
+  void for_pieces(uint32_t rows, Body&& body) {
+    for (uint32_t first = 0; first < rows; first += max_rows) body(first, std::min(max_rows, rows - first));
+  }
+
+  ActivationView rows_from(ActivationView in, uint32_t first) const {
+    in.data = static_cast<const std::byte*>(in.data) + dtype_bytes(in.dtype, size_t{first} * in.row_stride);
+    return in;
+  }
+  size_t reply_offset(uint32_t first) const { return dtype_bytes(options.reply_dtype, size_t{first} * shape.hidden_size); }
+
+  Status check_rows(uint32_t rows, const ActivationView& in, const Buffer& out) const {
+    if (in.dtype != options.compute_dtype || in.row_stride < shape.hidden_size) {
+      return make_error(ErrorCode::invalid_argument, "experts: an activation of " + std::string(dtype_name(in.dtype)) +
+                                                         " rows of " + std::to_string(in.row_stride) + " where " +
+                                                         std::string(dtype_name(options.compute_dtype)) + " rows of " +
+                                                         std::to_string(shape.hidden_size) + " are expected");
+    }
+    if (out.space == MemorySpace::device) return make_error(ErrorCode::unsupported, "experts: a device buffer on a CPU rank");
+    if (out.bytes < reply_offset(rows)) {
+      return make_error(ErrorCode::invalid_argument, "experts: " + std::to_string(out.bytes) + " bytes for a reply of " +
+                                                         std::to_string(reply_offset(rows)));
+    }
+    return {};
+  }
+};
+
+MoeBlock::MoeBlock(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+MoeBlock::~MoeBlock() = default;
+const MoeShape& MoeBlock::shape() const { return impl_->shape; }
+const MoeBlockOptions& MoeBlock::options() const { return impl_->options; }
+const MoeStats& MoeBlock::stats() const { return impl_->stats; }
+
+Result<std::unique_ptr<MoeBlock>> MoeBlock::create(const MoeShape& shape, std::span<const MoeLayerWeights* const> layers,
+                                                   const MoeBlockOptions& options, KernelRunner& runner) {
+  TANDEM_TRY(validate_router_config(shape.router));
+  if ((options.sum_mode == SumMode::deterministic) != (options.reply_dtype == DType::f64)) {
+    return make_error(ErrorCode::invalid_argument, "experts: deterministic sums need float64 replies, and only they do");
+  }
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i] == nullptr) continue;
+    if (!layers[i]->experts.empty() && layers[i]->experts.size() != shape.router.num_experts) {
+      return make_error(ErrorCode::internal, layer_text(i) + " has " + std::to_string(layers[i]->experts.size()) +
+                                                 " expert entries for " + std::to_string(shape.router.num_experts));
+    }
+    if (options.routes && layers[i]->router.empty()) {
+      return make_error(ErrorCode::internal, layer_text(i) + ": this rank routes but holds no router weights");
+    }
+    if (shape.router.has_bias && !layers[i]->router.empty() && layers[i]->router_bias.size() != shape.router.num_experts) {
+      return make_error(ErrorCode::internal, layer_text(i) + ": the router has no bias");
+    }
+    if (options.runs_shared_experts && shape.shared_intermediate_size > 0 && layers[i]->shared.empty()) {
+      return make_error(ErrorCode::internal, layer_text(i) + ": this rank runs the shared expert but does not hold it");
+    }
+  }
+
+  auto impl = std::make_unique<Impl>();
+  impl->shape = shape;
+  impl->options = options;
+  impl->layers.assign(layers.begin(), layers.end());
+  impl->runner = &runner;
+
+  ExpertRunner::Sizes sizes;
+  sizes.hidden_size = shape.hidden_size;
+  sizes.intermediate_size = std::max(shape.moe_intermediate_size, shape.shared_intermediate_size);
+  sizes.num_experts = shape.router.num_experts;
+  sizes.top_k = shape.router.top_k;
+  sizes.compute_dtype = options.compute_dtype;
+  sizes.max_rows = static_cast<uint32_t>(
+      std::clamp<size_t>(kScratchBytes / ExpertRunner::bytes_per_row(sizes), kMinRows, kMaxRows));
+  impl->max_rows = sizes.max_rows;
+  TANDEM_ASSIGN(impl->experts, ExpertRunner::create(sizes, runner));
+  impl->router_logits.resize(size_t{sizes.max_rows} * shape.router.num_experts);
+  impl->ids.resize(size_t{sizes.max_rows} * shape.router.top_k);
+  impl->weights.resize(size_t{sizes.max_rows} * shape.router.top_k);
+  impl->held_weights.resize(size_t{sizes.max_rows} * shape.router.top_k);
+  return std::unique_ptr<MoeBlock>(new MoeBlock(std::move(impl)));
+}
+
+Status MoeBlock::run(const MoeRequest& request) {
+  Impl& impl = *impl_;
+  TANDEM_TRY(impl.check_layer(request.layer));
+  TANDEM_TRY(impl.check_rows(request.rows, request.in, request.out));
+  const MoeLayerWeights& layer = *impl.layers[request.layer];
+  if (layer.experts.empty()) {
+    return make_error(ErrorCode::internal, layer_text(request.layer) + ": this rank holds no routed experts");
+  }
+  const uint32_t top_k = impl.shape.router.top_k;
+  const auto* external = std::get_if<RoutingView>(&request.routing);
+  if ((external == nullptr) != impl.options.routes) {
+    return make_error(ErrorCode::invalid_argument,
+                      impl.options.routes ? "experts: a routing came along, but the gate is on this side"
+                                          : "experts: no routing came along, and the gate is on the attention side");
+  }
+  if (external != nullptr) {
+    if (external->top_k != top_k || external->ids.size() != size_t{request.rows} * top_k) {
+      return make_error(ErrorCode::invalid_argument,
+                        "experts: a routing of " + std::to_string(external->ids.size()) + " ids, top_k " +
+                            std::to_string(external->top_k) + ", for " + std::to_string(request.rows) +
+                            " rows and top_k " + std::to_string(top_k));
+    }
+    TANDEM_TRY(validate_routing(impl.shape.router.num_experts, top_k, external->ids, external->weights));
+  }
+  ++impl.stats.calls;
+  impl.stats.rows += request.rows;
+  impl.for_pieces(request.rows, [&](uint32_t first, uint32_t rows) {
+    const ActivationView in = impl.rows_from(request.in, first);
+    const size_t begin = size_t{first} * top_k;
+    const size_t count = size_t{rows} * top_k;
+    RoutingView routing;
+    routing.top_k = top_k;
+    if (external != nullptr) {
+      routing.ids = external->ids.subspan(begin, count);
+      routing.weights = external->weights.subspan(begin, count);
+    } else {
+      const std::span<int32_t> ids(impl.ids.data(), count);
+      const std::span<float> weights(impl.weights.data(), count);
+      impl.route_piece(layer, rows, in, ids, weights);
+      routing.ids = ids;
+      routing.weights = weights;
+    }
+    impl.run_piece(layer, rows, in, routing, request.out.data + impl.reply_offset(first));
+  });
+  return {};
+}
+
+Status MoeBlock::route_rows(LayerIndex layer, uint32_t rows, ActivationView in, std::span<int32_t> ids,
+                            std::span<float> weights) {
+  Impl& impl = *impl_;
+  TANDEM_TRY(impl.check_layer(layer));
+  if (impl.layers[layer]->router.empty()) {
+    return make_error(ErrorCode::internal, layer_text(layer) + ": this rank holds no router weights");
+  }
+  const uint32_t top_k = impl.shape.router.top_k;
+  impl.for_pieces(rows, [&](uint32_t first, uint32_t count) {
+    impl.route_piece(*impl.layers[layer], count, impl.rows_from(in, first),
+                     ids.subspan(size_t{first} * top_k, size_t{count} * top_k),
+                     weights.subspan(size_t{first} * top_k, size_t{count} * top_k));
+  });
+  return {};
+}
+
+Status MoeBlock::run_shared(LayerIndex layer, uint32_t rows, ActivationView in, Buffer out) {
+  Impl& impl = *impl_;
+  TANDEM_TRY(impl.check_layer(layer));
+  TANDEM_TRY(impl.check_rows(rows, in, out));
+  if (impl.layers[layer]->shared.empty()) {
+    return make_error(ErrorCode::internal, layer_text(layer) + ": this rank holds no shared expert");
+  }
+  impl.for_pieces(rows, [&](uint32_t first, uint32_t count) {
+    impl.experts.run_mlp(impl.layers[layer]->shared, count, impl.rows_from(in, first));
+    impl.combine(count, 0, nullptr, impl.experts.mlp_outputs(), out.data + impl.reply_offset(first));
+  });
+  return {};
+}
+
+}  // namespace tandem
