@@ -25,6 +25,10 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, bytes_}; }
 
+  // The pages of [offset, offset + bytes) leave this process's memory; a later read fetches them again. For a loader
+  // that has copied what it read.
+  void drop_pages(size_t offset, size_t bytes) const;
+
  private:
   const std::byte* data_ = nullptr;
   size_t bytes_ = 0;

@@ -1,0 +1,169 @@
+#include "checkpoint/matrix_reader.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/bf16.h"
+#include "checkpoint/strict_json.h"
+
+namespace tandem {
+namespace {
+
+template <class T>
+T load(const std::byte* from) {  // the file promises no alignment
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+std::array<float, 256> make_e4m3_table() {
+  std::array<float, 256> table{};
+  for (int bits = 0; bits < 256; ++bits) {
+    const int exponent = (bits >> 3) & 15, mantissa = bits & 7;
+    const float magnitude = exponent == 15 && mantissa == 7 ? std::numeric_limits<float>::quiet_NaN()
+                            : exponent == 0                 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                            : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+    table[static_cast<size_t>(bits)] = (bits & 0x80) != 0 ? -magnitude : magnitude;
+  }
+  return table;
+}
+
+const std::array<float, 256> kE4M3 = make_e4m3_table();
+
+uint64_t blocks(uint64_t count, uint32_t block) {
+  return (count + block - 1) / block;
+}
+
+}  // namespace
+
+float f8_e4m3_to_float(uint8_t bits) {
+  return kE4M3[bits];
+}
+
+Result<MatrixReader> MatrixReader::create(const StoredTensor& tensor, const StoredTensor* scales,
+                                          uint32_t block_rows, uint32_t block_cols) {
+  const TensorInfo& info = *tensor.info;
+  const auto refuse = [&](ErrorCode code, const std::string& what) {
+    return make_error(code,
+                      fmt::format("{}: tensor '{}' {}", tensor.file->path(), printable(info.name), what));
+  };
+  MatrixReader reader;
+  reader.tensor_ = tensor;
+  reader.dtype_ = info.dtype;
+  reader.data_ = tensor.bytes().data();
+  reader.rows_ = 1;
+  reader.cols_ = info.shape.empty() ? 1 : info.shape.back();
+  for (size_t i = 0; i + 1 < info.shape.size(); ++i) reader.rows_ *= info.shape[i];
+
+  switch (info.dtype) {
+    case DType::f32:
+    case DType::bf16:
+    case DType::f16:
+      if (scales != nullptr) {
+        return refuse(ErrorCode::data_loss,
+                      fmt::format("is {} and has block scales beside it", info.dtype_name));
+      }
+      return reader;
+    case DType::f8_e4m3: {
+      if (scales == nullptr) {
+        return refuse(ErrorCode::data_loss, "is F8_E4M3 and has no weight_scale_inv beside it");
+      }
+      if (info.shape.size() != 2) return refuse(ErrorCode::unsupported, "is F8_E4M3 and not a matrix");
+      if (block_rows == 0 || block_cols == 0) {
+        return refuse(ErrorCode::unsupported,
+                      "is F8_E4M3 and config.json gives no quantization_config with a weight_block_size");
+      }
+      const TensorInfo& scale_info = *scales->info;
+      const std::array<uint64_t, 2> expected = {blocks(reader.rows_, block_rows),
+                                                blocks(reader.cols_, block_cols)};
+      if (!std::ranges::equal(scale_info.shape, expected)) {
+        return make_error(
+            ErrorCode::data_loss,
+            fmt::format("{}: tensor '{}' has the shape {}; '{}' {} in blocks of {} x {} needs {}",
+                        scales->file->path(), printable(scale_info.name), shape_text(scale_info.shape),
+                        printable(info.name), shape_text(info.shape), block_rows, block_cols,
+                        shape_text(expected)));
+      }
+      if (scale_info.dtype != DType::f32 && scale_info.dtype != DType::bf16) {
+        return make_error(
+            ErrorCode::unsupported,
+            fmt::format("{}: tensor '{}' is {}; block scales are read as F32 or BF16", scales->file->path(),
+                        printable(scale_info.name), printable(scale_info.dtype_name)));
+      }
+      reader.scales_ = scales->bytes().data();
+      reader.scale_dtype_ = scale_info.dtype;
+      reader.scale_cols_ = expected[1];
+      reader.block_rows_ = block_rows;
+      reader.block_cols_ = block_cols;
+      return reader;
+    }
+    default:
+      return refuse(ErrorCode::unsupported,
+                    fmt::format("is {}; weights are read as F32, BF16, F16 or F8_E4M3 with block scales",
+                                printable(info.dtype_name)));
+  }
+}
+
+float MatrixReader::scale(uint64_t block_row, uint64_t block_col) const {
+  const uint64_t index = block_row * scale_cols_ + block_col;
+  return scale_dtype_ == DType::f32 ? load<float>(scales_ + index * 4)
+                                    : to_float(load<bf16>(scales_ + index * 2));
+}
+
+template <class Store>
+void MatrixReader::read(uint64_t row_begin, uint64_t row_end, Store store) const {
+  const uint64_t first = row_begin * cols_, count = (row_end - row_begin) * cols_;
+  switch (dtype_) {
+    case DType::f32:
+      for (uint64_t i = 0; i < count; ++i) store(i, load<float>(data_ + (first + i) * 4));
+      break;
+    case DType::bf16:
+      for (uint64_t i = 0; i < count; ++i) store(i, to_float(load<bf16>(data_ + (first + i) * 2)));
+      break;
+    case DType::f16:
+      for (uint64_t i = 0; i < count; ++i) store(i, half_to_float(load<uint16_t>(data_ + (first + i) * 2)));
+      break;
+    default:  // f8_e4m3: `create` lets nothing else through
+      for (uint64_t row = row_begin; row < row_end; ++row) {
+        for (uint64_t block = 0; block < scale_cols_; ++block) {
+          const float factor = scale(row / block_rows_, block);
+          const uint64_t end = std::min<uint64_t>(cols_, (block + 1) * block_cols_);
+          for (uint64_t col = block * block_cols_; col < end; ++col) {
+            const auto bits = static_cast<uint8_t>(data_[row * cols_ + col]);
+            store((row - row_begin) * cols_ + col, kE4M3[bits] * factor);
+          }
+        }
+      }
+  }
+}
+
+void MatrixReader::read_f32(uint64_t row_begin, uint64_t row_end, float* out) const {
+  if (row_begin >= row_end || cols_ == 0) return;
+  if (dtype_ == DType::f32) {
+    std::memcpy(out, data_ + row_begin * cols_ * 4, (row_end - row_begin) * cols_ * 4);
+    return;
+  }
+  read(row_begin, row_end, [out](uint64_t i, float value) { out[i] = value; });
+}
+
+void MatrixReader::read_bf16(uint64_t row_begin, uint64_t row_end, uint16_t* out) const {
+  if (row_begin >= row_end || cols_ == 0) return;
+  if (dtype_ == DType::bf16) {
+    std::memcpy(out, data_ + row_begin * cols_ * 2, (row_end - row_begin) * cols_ * 2);
+    return;
+  }
+  read(row_begin, row_end, [out](uint64_t i, float value) { out[i] = to_bf16(value).bits; });
+}
+
+void MatrixReader::drop_rows(uint64_t row_begin, uint64_t row_end) const {
+  const uint64_t row_bytes = dtype_bytes(dtype_, cols_);
+  tensor_.file->drop_pages(*tensor_.info, row_begin * row_bytes, (row_end - row_begin) * row_bytes);
+}
+
+}  // namespace tandem
