@@ -1,0 +1,198 @@
+#include "program/executor.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+namespace tandem {
+namespace {
+
+// Completions fetched at once. A port holds at most one request a lane, and lanes are few.
+constexpr size_t kPollBatch = 16;
+
+Status check_traits(const FfnTraits& program, const FfnTraits& port) {
+  const auto differ = [](std::string_view key, std::string_view built, std::string_view is) {
+    return make_error(ErrorCode::invalid_argument, "program was built for experts with " + std::string(key) + " = " +
+                                                       std::string(built) + " and the port has " + std::string(is) +
+                                                       ": build it from the port's traits");
+  };
+  const auto yes_no = [](bool value) { return value ? "true" : "false"; };
+  if (program.routes != port.routes) return differ("routes", yes_no(program.routes), yes_no(port.routes));
+  if (program.runs_shared_experts != port.runs_shared_experts) {
+    return differ("runs_shared_experts", yes_no(program.runs_shared_experts), yes_no(port.runs_shared_experts));
+  }
+  if (program.wants_token_ids != port.wants_token_ids) {
+    return differ("wants_token_ids", yes_no(program.wants_token_ids), yes_no(port.wants_token_ids));
+  }
+  if (program.activation_dtype != port.activation_dtype) {
+    return differ("activation_dtype", dtype_name(program.activation_dtype), dtype_name(port.activation_dtype));
+  }
+  if (program.reply_dtype != port.reply_dtype) {
+    return differ("reply_dtype", dtype_name(program.reply_dtype), dtype_name(port.reply_dtype));
+  }
+  if (program.sum_mode != port.sum_mode) {
+    const auto name = [](SumMode mode) { return mode == SumMode::plain ? "plain" : "deterministic"; };
+    return differ("sum_mode", name(program.sum_mode), name(port.sum_mode));
+  }
+  return {};
+}
+
+Status check_batch(const Program& program, const StepBatch& batch) {
+  const auto refuse = [](std::string message) { return make_error(ErrorCode::invalid_argument, std::move(message)); };
+  const ProgramShape& shape = program.shape();
+  if (batch.rows.empty()) return refuse("step without rows: a lane with nothing to compute starts no step");
+  if (batch.rows.size() > shape.capacity) {
+    return refuse("step of " + std::to_string(batch.rows.size()) + " rows: the program's capacity is " +
+                  std::to_string(shape.capacity));
+  }
+  if (batch.token_ids.size() != batch.rows.size()) {
+    return refuse("step has " + std::to_string(batch.token_ids.size()) + " token ids for " +
+                  std::to_string(batch.rows.size()) + " rows: one each");
+  }
+  if (batch.logit_rows.size() > shape.logits_capacity) {
+    return refuse("step wants " + std::to_string(batch.logit_rows.size()) + " rows of logits: the program's capacity is " +
+                  std::to_string(shape.logits_capacity));
+  }
+  for (const uint32_t row : batch.logit_rows) {
+    if (row >= batch.rows.size()) {
+      return refuse("step wants logits of row " + std::to_string(row) + " and has " + std::to_string(batch.rows.size()) +
+                    " rows");
+    }
+  }
+  for (size_t row = 0; row < batch.token_ids.size(); ++row) {
+    const int32_t id = batch.token_ids[row];
+    if (id < 0 || static_cast<uint32_t>(id) >= program.vocab_size()) {
+      return refuse("token id " + std::to_string(id) + " in row " + std::to_string(row) + ": must be 0 to " +
+                    std::to_string(program.vocab_size() - 1));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Lane::~Lane() { executor_.cancel(*this); }
+
+std::span<const float> Lane::logits() const {
+  const float* data = reinterpret_cast<const float*>(memory_.data() + program_->logits().offset);
+  return {data, size_t{logit_rows_} * program_->vocab_size()};
+}
+
+std::span<const float> Lane::logits(uint32_t index) const {
+  return logits().subspan(size_t{index} * program_->vocab_size(), program_->vocab_size());
+}
+
+Result<std::unique_ptr<Lane>> Executor::create_lane(std::shared_ptr<const Program> program, LaneId id) {
+  TANDEM_TRY(check_traits(program->ffn_traits(), port_.traits()));
+  TANDEM_ASSIGN(OwnedBuffer memory, device_.allocate(program->buffer_bytes()));
+  active_.reserve(active_.capacity() + 1);  // so that `start` allocates nothing
+  return std::unique_ptr<Lane>(new Lane(*this, std::move(program), id, std::move(memory)));
+}
+
+Status Executor::start(Lane& lane, const StepBatch& batch) {
+  if (lane.active_) {
+    return make_error(ErrorCode::invalid_argument,
+                      "lane " + std::to_string(lane.id_) + " has a step in work: advance or cancel it first");
+  }
+  TANDEM_TRY(check_batch(*lane.program_, batch));
+  lane.batch_ = batch;
+  lane.next_ = 0;
+  lane.active_ = true;
+  lane.logit_rows_ = 0;
+  lane.exchange_ = {};
+  lane.stats_ = {};
+  lane.started_ = now();
+  lane.waiting_since_.reset();
+  active_.push_back(&lane);
+  return {};
+}
+
+Advance Executor::advance(Lane& lane) {
+  if (!lane.active_) {
+    return {AdvanceState::failed, {ErrorCode::invalid_argument, "lane " + std::to_string(lane.id_) + " has no step in work"}};
+  }
+  StepContext step{device_.kernels(), port_,
+                   lane.batch_,       lane.memory_.data(),
+                   lane.id_,          lane.program_->shape().capacity,
+                   lane.exchange_,    lane.stats_};
+  const std::span<const OperationPtr> operations = lane.program_->operations();
+  while (lane.next_ < operations.size()) {
+    const Operation& operation = *operations[lane.next_];
+    Status status = device_.run(operation, step);
+    if (!status && status.error().code == ErrorCode::would_block) {
+      // The port's state may be old: the reply, or the credit, is often there already.
+      poll();
+      status = device_.run(operation, step);
+    }
+    if (status) {
+      if (lane.waiting_since_) {
+        lane.stats_.waited += now() - *lane.waiting_since_;
+        lane.waiting_since_.reset();
+      }
+      ++lane.next_;
+      continue;
+    }
+    if (status.error().code == ErrorCode::would_block) {
+      if (!lane.waiting_since_) {
+        lane.waiting_since_ = now();
+        if (operation.kind() == OperationKind::submit) ++lane.stats_.blocked_submits;
+      }
+      return {AdvanceState::waiting, {}};
+    }
+    Error error = std::move(status).error();
+    cancel(lane);
+    return {AdvanceState::failed, std::move(error)};
+  }
+  lane.logit_rows_ = static_cast<uint32_t>(lane.batch_.logit_rows.size());
+  end_step(lane);
+  return {AdvanceState::done, {}};
+}
+
+size_t Executor::poll() {
+  std::array<Completion, kPollBatch> completions;
+  size_t marked = 0;
+  size_t count = 0;
+  do {
+    count = port_.poll(completions);
+    for (size_t i = 0; i < count; ++i) {
+      Completion& completion = completions[i];
+      const auto lane = std::find_if(active_.begin(), active_.end(), [&](const Lane* candidate) {
+        return candidate->exchange_.state == FfnExchange::State::submitted &&
+               candidate->exchange_.ticket == completion.ticket;
+      });
+      if (lane == active_.end()) continue;  // of a request that failed before it was cancelled
+      FfnExchange& exchange = (*lane)->exchange_;
+      StepStats& stats = (*lane)->stats_;
+      exchange.state = FfnExchange::State::completed;
+      exchange.status = std::move(completion.status);
+      const Instant at = now();
+      stats.round_trip_us += microseconds_since(exchange.submitted, at);
+      stats.queue_us += completion.times.queue_us;
+      stats.compute_us += completion.times.compute_us;
+      stats.exchange_us += completion.times.exchange_us;
+      stats.residence_us += completion.times.residence_us;
+      if ((*lane)->waiting_since_) {
+        stats.waited += at - *(*lane)->waiting_since_;
+        (*lane)->waiting_since_.reset();
+      }
+      ++marked;
+    }
+  } while (count == completions.size());
+  return marked;
+}
+
+void Executor::cancel(Lane& lane) {
+  if (!lane.active_) return;
+  if (lane.exchange_.state == FfnExchange::State::submitted) port_.cancel(lane.exchange_.ticket);
+  end_step(lane);
+}
+
+void Executor::end_step(Lane& lane) {
+  lane.active_ = false;
+  lane.exchange_ = {};
+  lane.stats_.elapsed = now() - lane.started_;
+  std::erase(active_, &lane);
+}
+
+}  // namespace tandem

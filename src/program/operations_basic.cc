@@ -1,0 +1,116 @@
+#include "program/operations_basic.h"
+
+#include <cassert>
+#include <cstring>
+#include <utility>
+
+#include "base/bf16.h"
+
+namespace tandem {
+
+OperationPtr embedding(std::string name, const EmbeddingSpec& spec) {
+  assert(spec.dtype == DType::bf16 || spec.dtype == DType::f32);
+  return make_compute(std::move(name), [spec](StepContext& step) -> Status {
+    const size_t hidden = spec.out.cols;
+    step.kernels.pool().run(step.rows(), [&](size_t row, int) {
+      float* out = step.data<float>(spec.out) + row * hidden;
+      const size_t token = static_cast<size_t>(step.batch.token_ids[row]);
+      if (spec.dtype == DType::bf16) {
+        const bf16* in = static_cast<const bf16*>(spec.table) + token * hidden;
+        for (size_t i = 0; i < hidden; ++i) out[i] = to_float(in[i]) * spec.multiplier;
+      } else {
+        const float* in = static_cast<const float*>(spec.table) + token * hidden;
+        for (size_t i = 0; i < hidden; ++i) out[i] = in[i] * spec.multiplier;
+      }
+    });
+    return {};
+  });
+}
+
+OperationPtr rms_norm(std::string name, const RmsNormSpec& spec) {
+  assert(spec.weight.size() == spec.cols && spec.in.dtype == DType::f32);
+  return make_compute(std::move(name), [spec](StepContext& step) -> Status {
+    RmsNormArgs args;
+    args.in = step.data<float>(spec.in, spec.in_column);
+    args.in_outer_stride = spec.in.cols;
+    args.in_inner_stride = spec.cols;
+    args.out = step.out(spec.out);
+    args.out_inner_stride = spec.cols;
+    args.weight = spec.weight.data();
+    args.outer = step.rows(spec.in);
+    args.inner = spec.heads;
+    args.cols = spec.cols;
+    args.epsilon = spec.epsilon;
+    if (args.outer != 0) step.kernels.run(step.kernels.table().rms_norm, args);
+    return {};
+  });
+}
+
+OperationPtr matmul(std::string name, const MatmulSpec& spec) {
+  assert(!spec.weights.empty());
+  return make_compute(std::move(name), [spec](StepContext& step) -> Status {
+    MatmulArgs args;
+    args.weights = spec.weights;
+    args.in = step.view(spec.in, spec.in_column);
+    args.in_batch_stride = spec.in_batch_stride;
+    args.out = step.out(spec.out);
+    args.out_batch_stride = spec.out_batch_stride;
+    args.rows = step.rows(spec.in);
+    if (args.rows != 0) step.kernels.run(step.kernels.table().matmul, args);
+    return {};
+  });
+}
+
+OperationPtr convert(std::string name, const Tensor& in, const Tensor& out) {
+  assert(in.cols == out.cols && in.rows == out.rows);
+  return make_compute(std::move(name), [in, out](StepContext& step) -> Status {
+    ConvertArgs args;
+    args.in = step.data<float>(in);
+    args.in_stride = in.cols;
+    args.out = step.out(out);
+    args.rows = step.rows(in);
+    args.cols = in.cols;
+    if (args.rows != 0) step.kernels.run(step.kernels.table().convert, args);
+    return {};
+  });
+}
+
+OperationPtr residual_add(std::string name, const ResidualAddSpec& spec) {
+  assert(spec.residual.cols == spec.first.cols);
+  assert(spec.second.empty() || spec.second.dtype == spec.first.dtype);
+  return make_compute(std::move(name), [spec](StepContext& step) -> Status {
+    ResidualAddArgs args;
+    args.x = step.data<float>(spec.residual);
+    args.rows = step.rows(spec.residual);
+    args.cols = spec.residual.cols;
+    args.dtype = spec.first.dtype;
+    args.first = step.data<std::byte>(spec.first);
+    args.second = spec.second.empty() ? nullptr : step.data<std::byte>(spec.second);
+    args.multiplier = spec.multiplier;
+    step.kernels.run(step.kernels.table().residual_add, args);
+    return {};
+  });
+}
+
+OperationPtr gather_logit_rows(std::string name, const Tensor& in, const Tensor& out) {
+  assert(in.cols == out.cols && out.rows == TensorRows::logits && in.dtype == DType::f32 && out.dtype == DType::f32);
+  return make_compute(std::move(name), [in, out](StepContext& step) -> Status {
+    for (size_t i = 0; i < step.batch.logit_rows.size(); ++i) {
+      std::memcpy(step.data<float>(out) + i * out.cols, step.data<float>(in) + size_t{step.batch.logit_rows[i]} * in.cols,
+                  in.row_bytes());
+    }
+    return {};
+  });
+}
+
+OperationPtr divide(std::string name, const Tensor& x, float divisor) {
+  return make_compute(std::move(name), [x, divisor](StepContext& step) -> Status {
+    step.kernels.pool().run(step.rows(x), [&](size_t row, int) {
+      float* values = step.data<float>(x) + row * x.cols;
+      for (uint32_t i = 0; i < x.cols; ++i) values[i] /= divisor;
+    });
+    return {};
+  });
+}
+
+}  // namespace tandem

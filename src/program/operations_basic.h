@@ -1,0 +1,64 @@
+// Operations that every decoder needs: embedding, norms, projections, rounding, residual additions and the head.
+// Each function makes one operation; weights outlive the program. Names are for traces. "Compute dtype" is the dtype of
+// activations that enter a product (bf16 or f32); the residual stream and what leaves a product are float32.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "kernels/packed_weight.h"
+#include "program/operation.h"
+#include "program/step.h"
+
+namespace tandem {
+
+struct EmbeddingSpec {
+  DType dtype = DType::bf16;      // of the table: bf16 or f32
+  const void* table = nullptr;    // [vocab, hidden]
+  float multiplier = 1.0f;
+  Tensor out;                     // float32 [rows, hidden]
+};
+// out[r] = table[token_ids[r]] * multiplier.
+OperationPtr embedding(std::string name, const EmbeddingSpec& spec);
+
+struct RmsNormSpec {
+  Tensor in;                      // float32
+  uint32_t in_column = 0;
+  uint32_t heads = 1;             // norms a row: head h covers columns [in_column + h * cols, ...)
+  uint32_t cols = 0;
+  std::span<const float> weight;  // [cols]
+  float epsilon = 1e-6f;
+  Tensor out;                     // any dtype: rounded once; heads `cols` apart
+};
+OperationPtr rms_norm(std::string name, const RmsNormSpec& spec);
+
+struct MatmulSpec {
+  std::span<const PackedWeight> weights;  // one, or one a head
+  Tensor in;                              // compute dtype
+  uint32_t in_column = 0;
+  uint32_t in_batch_stride = 0;           // elements between the inputs of two heads
+  Tensor out;                             // float32 or bf16
+  uint32_t out_batch_stride = 0;
+};
+OperationPtr matmul(std::string name, const MatmulSpec& spec);
+
+// out = in rounded to out.dtype; equal columns.
+OperationPtr convert(std::string name, const Tensor& in, const Tensor& out);
+
+struct ResidualAddSpec {
+  Tensor residual;  // float32 [rows, hidden]
+  Tensor first;     // [rows, hidden] of any one dtype
+  Tensor second;    // of the same dtype, or empty
+  float multiplier = 1.0f;
+};
+// residual += multiplier * (first + second).
+OperationPtr residual_add(std::string name, const ResidualAddSpec& spec);
+
+// out[i] = in[logit_rows[i]]: from all rows of the step to those whose logits are wanted. float32.
+OperationPtr gather_logit_rows(std::string name, const Tensor& in, const Tensor& out);
+
+// x /= divisor, float32 in place.
+OperationPtr divide(std::string name, const Tensor& x, float divisor);
+
+}  // namespace tandem

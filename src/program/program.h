@@ -1,0 +1,76 @@
+// Program: the list of operations of one step and the plan of the buffers that they use, built once for a capacity and
+// immutable from then on. Lanes share a program; each has buffers of its own. A family builds one with ProgramBuilder.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "moe/ffn_port.h"
+#include "program/operation.h"
+
+namespace tandem {
+
+struct ProgramShape {
+  uint32_t capacity = 0;         // most rows of a step
+  uint32_t logits_capacity = 0;  // most rows of a step whose logits are wanted
+};
+
+// One planned buffer, for reports of where a lane's memory goes.
+struct PlannedBuffer {
+  std::string name;
+  size_t offset = 0, bytes = 0;
+};
+
+class Program {
+ public:
+  const ProgramShape& shape() const { return shape_; }
+  // The side of the experts that this program was built for; the port it runs against has the same.
+  const FfnTraits& ffn_traits() const { return ffn_traits_; }
+  std::span<const OperationPtr> operations() const { return operations_; }
+  std::span<const PlannedBuffer> buffers() const { return buffers_; }
+  size_t buffer_bytes() const { return buffer_bytes_; }  // of one lane
+  uint32_t vocab_size() const { return vocab_size_; }    // token ids are below
+  const Tensor& logits() const { return logits_; }       // float32 [logits_capacity, vocab_size]
+
+ private:
+  friend class ProgramBuilder;
+  Program() = default;
+
+  ProgramShape shape_;
+  FfnTraits ffn_traits_;
+  std::vector<OperationPtr> operations_;
+  std::vector<PlannedBuffer> buffers_;
+  size_t buffer_bytes_ = 0;
+  uint32_t vocab_size_ = 0;
+  Tensor logits_;
+};
+
+class ProgramBuilder {
+ public:
+  // invalid_argument: a capacity of 0, or more logits than rows.
+  static Result<ProgramBuilder> create(const ProgramShape& shape, const FfnTraits& traits);
+
+  const ProgramShape& shape() const { return program_.shape_; }
+  const FfnTraits& ffn_traits() const { return program_.ffn_traits_; }
+
+  // A buffer of [capacity, cols] (or [logits_capacity, cols]). Layers share buffers: plan them before the first layer.
+  Tensor tensor(std::string name, DType dtype, uint32_t cols, TensorRows rows = TensorRows::step);
+  void append(OperationPtr operation) { program_.operations_.push_back(std::move(operation)); }
+
+  // 0, 1, 2, ... [capacity]: the row list of a product over all rows. Shared by all operations that need it.
+  std::shared_ptr<const std::vector<uint32_t>> identity_rows();
+
+  // `logits`: float32 [logits_capacity, vocab_size].
+  Result<std::shared_ptr<const Program>> finish(Tensor logits);
+
+ private:
+  ProgramBuilder() = default;
+
+  Program program_;
+  std::shared_ptr<const std::vector<uint32_t>> identity_rows_;
+};
+
+}  // namespace tandem
