@@ -1,11 +1,12 @@
-// Arguments of the kernels. Every kernel is two functions: how many independent tasks the arguments make, and one task.
-// Kernels know no threads: whoever owns them hands out tasks. All pointers are the caller's and stay valid during a run.
+// Arguments of the kernels. Every kernel is two functions: how many independent tasks the arguments make, and
+// one task. Kernels know no threads: whoever owns them hands out tasks. All pointers are the caller's and
+// stay valid during a run.
 //
-// Batch invariance: every output row has the same bits whatever other rows are in the call and however tasks are
-// spread: the order of a sum depends on the shape alone.
+// Batch invariance: every output row has the same bits whatever other rows are in the call and however tasks
+// are spread: the order of a sum depends on the shape alone.
 //
-// Activations are float32 or bfloat16, rows of `row_stride` elements. The compute dtype of a model is one of these two;
-// PackFormat::f32 takes f32 activations and PackFormat::bf16 takes bf16 ones.
+// Activations are float32 or bfloat16, rows of `row_stride` elements. The compute dtype of a model is one of
+// these two; PackFormat::f32 takes f32 activations and PackFormat::bf16 takes bf16 ones.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +33,8 @@ struct ActivationOut {
   size_t row_stride = 0;      // elements
 };
 
-// out[r, b, o] = sum_i weights[b][o, i] * in[r, b, i] for each b of a batch of equal-shaped weights. A plain projection
-// has one weight; the absorbed projections of MLA have one a head.
+// out[r, b, o] = sum_i weights[b][o, i] * in[r, b, i] for each b of a batch of equal-shaped weights. A plain
+// projection has one weight; the absorbed projections of MLA have one a head.
 struct MatmulArgs {
   std::span<const PackedWeight> weights;  // [batch], equal format and shape, arrangement plain
   ActivationView in;                      // [rows, batch * in_batch_stride ...]
@@ -45,12 +46,14 @@ struct MatmulArgs {
 
 enum class MlpKind : uint8_t { swiglu };  // silu(gate) * up
 
-// Rows that go through one MLP: an expert, the shared expert or a dense layer (then a single group of all rows).
+// Rows that go through one MLP: an expert, the shared expert or a dense layer (then a single group of all
+// rows).
 struct ExpertGroup {
   const PackedWeight* gate_up = nullptr;  // [2 * intermediate, hidden], arrangement gate_up
   const PackedWeight* down = nullptr;     // [hidden, intermediate]
   const uint32_t* rows = nullptr;         // [count] row of the input
-  const uint32_t* slots = nullptr;        // [count] row of the intermediate and of the output; unique over all groups
+  const uint32_t* slots =
+      nullptr;  // [count] row of the intermediate and of the output; unique over all groups
   uint32_t count = 0;
 };
 
@@ -73,11 +76,12 @@ struct GroupedDownArgs {
 // How contributions are added up (docs/architecture.md, numerics contract).
 enum class SumMode : uint8_t {
   plain,          // float32, in the order of the top-k slots, the shared expert last
-  deterministic,  // each contribution rounded to a multiple of 2^-30, then summed in float64: exact in any order
+  deterministic,  // each contribution rounded to a multiple of 2^-30, then summed in float64: exact in any
+                  // order
 };
 
-// out[r, :] = sum_k weights[r, k] * slots[r * top_k + k, :] (+ shared[r, :]). Slots whose expert is not held here have
-// weight 0 in `weights` and are skipped. Deterministic sums are written as float64.
+// out[r, :] = sum_k weights[r, k] * slots[r * top_k + k, :] (+ shared[r, :]). Slots whose expert is not held
+// here have weight 0 in `weights` and are skipped. Deterministic sums are written as float64.
 struct CombineArgs {
   SumMode mode = SumMode::plain;
   uint32_t rows = 0, hidden = 0, top_k = 0;
@@ -88,12 +92,12 @@ struct CombineArgs {
   void* out = nullptr;             // [rows, hidden], contiguous
 };
 
-// out = weight * x * rsqrt(mean(x^2) + eps), computed in float32. Rows are addressed as [outer, inner]: a per-head norm
-// has inner = heads.
+// out = weight * x * rsqrt(mean(x^2) + eps), computed in float32. Rows are addressed as [outer, inner]: a
+// per-head norm has inner = heads.
 struct RmsNormArgs {
   const float* in = nullptr;  // [outer, inner, cols]
   size_t in_outer_stride = 0, in_inner_stride = 0;
-  ActivationOut out;          // row_stride: outer stride
+  ActivationOut out;  // row_stride: outer stride
   size_t out_inner_stride = 0;
   const float* weight = nullptr;  // [cols]
   uint32_t outer = 0, inner = 1, cols = 0;
@@ -114,8 +118,8 @@ struct RopeArgs {
   RopeLayout layout = RopeLayout::half_split;
 };
 
-// One layer's paged cache. A block holds `tokens_per_block` tokens; where a token's values lie inside a block is
-// PagedKvLayout's business (kernels/paged_kv_layout.h).
+// One layer's paged cache. A block holds `tokens_per_block` tokens; where a token's values lie inside a block
+// is PagedKvLayout's business (kernels/paged_kv_layout.h).
 struct KvCacheView {
   std::byte* base = nullptr;  // block b starts at base + b * block_bytes
   size_t block_bytes = 0;
@@ -123,8 +127,8 @@ struct KvCacheView {
   DType dtype = DType::bf16;  // f32 or bf16
 };
 
-// One query row: its sequence's blocks and its own position. It attends to the keys 0..position, itself included.
-// Rows of one sequence stand next to each other, in order of position.
+// One query row: its sequence's blocks and its own position. It attends to the keys 0..position, itself
+// included. Rows of one sequence stand next to each other, in order of position.
 struct AttentionRow {
   const int32_t* block_table = nullptr;  // [position / tokens_per_block + 1]
   uint32_t position = 0;
@@ -141,8 +145,8 @@ struct GqaArgs {
   float scale = 1.0f;
 };
 
-// Multi-head latent attention in its absorbed form, for prefill and decode alike (so that both give the same bits):
-// score = (query_latent . c + query_rope . k_rope) * scale; out = sum p * c.
+// Multi-head latent attention in its absorbed form, for prefill and decode alike (so that both give the same
+// bits): score = (query_latent . c + query_rope . k_rope) * scale; out = sum p * c.
 struct MlaArgs {
   std::span<const AttentionRow> rows;
   KvCacheView cache;                    // per token: latent_dim + rope_dim values
@@ -155,8 +159,8 @@ struct MlaArgs {
   float scale = 1.0f;
 };
 
-// Writes the rows' keys and values (GQA: two vectors of num_kv_heads * head_dim; MLA: one of latent_dim + rope_dim,
-// given in two parts) to the cache, rounded to its dtype.
+// Writes the rows' keys and values (GQA: two vectors of num_kv_heads * head_dim; MLA: one of latent_dim +
+// rope_dim, given in two parts) to the cache, rounded to its dtype.
 struct KvWriteArgs {
   std::span<const AttentionRow> rows;
   KvCacheView cache;
@@ -169,13 +173,14 @@ struct KvWriteArgs {
   uint32_t num_kv_heads = 0;  // 0: MLA
 };
 
-// x[r, :] += multiplier * y[r, :]; y is the reply of the experts or an attention output. With two addends (a float64
-// reply and the shared experts' float64 sum) they are added in float64 first, which is exact in deterministic mode.
+// x[r, :] += multiplier * y[r, :]; y is the reply of the experts or an attention output. With two addends (a
+// float64 reply and the shared experts' float64 sum) they are added in float64 first, which is exact in
+// deterministic mode.
 struct ResidualAddArgs {
   float* x = nullptr;  // [rows, cols]
   uint32_t rows = 0, cols = 0;
-  DType dtype = DType::f32;     // of both addends: bf16, f32 or f64
-  const void* first = nullptr;  // [rows, cols]
+  DType dtype = DType::f32;      // of both addends: bf16, f32 or f64
+  const void* first = nullptr;   // [rows, cols]
   const void* second = nullptr;  // [rows, cols] or null
   float multiplier = 1.0f;
 };

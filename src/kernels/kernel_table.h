@@ -1,6 +1,7 @@
-// KernelTable: all kernels for one instruction set, chosen once at start. KernelRunner runs their tasks on a thread pool.
-// Tables: avx512_bf16 (AVX-512 F/BW/VL/DQ with bf16 dot), avx512, avx2 (with FMA and F16C), scalar. Results differ between tables in the
-// last bits, so a table has a numerics id that ranks compare; a mix is refused.
+// KernelTable: all kernels for one instruction set, chosen once at start. KernelRunner runs their tasks on a
+// thread pool. Tables: avx512_bf16 (AVX-512 F/BW/VL/DQ with bf16 dot), avx512, avx2 (with FMA and F16C),
+// scalar. Results differ between tables in the last bits, so a table has a numerics id that ranks compare; a
+// mix is refused.
 #pragma once
 
 #include <cstddef>
@@ -31,12 +32,15 @@ struct KernelTable {
   uint64_t numerics_id = 0;
 
   // Bytes of a packed [rows, cols] weight, a multiple of 64.
-  size_t (*packed_bytes)(PackFormat format, PackArrangement arrangement, uint32_t rows, uint32_t cols) = nullptr;
-  // Packs source rows [row_begin, row_end) of a [rows, cols] weight (row-major, f32 or bf16; for gate_up the rows of gate
-  // come first, then those of up). Calls for disjoint ranges may run at once when row_begin is a multiple of 64.
-  // `source` points to row `row_begin`. Padding is zero: `destination` must be zeroed by the caller.
-  void (*pack)(PackFormat format, PackArrangement arrangement, uint32_t rows, uint32_t cols, uint32_t row_begin,
-               uint32_t row_end, DType source_dtype, const void* source, std::byte* destination) = nullptr;
+  size_t (*packed_bytes)(PackFormat format, PackArrangement arrangement, uint32_t rows,
+                         uint32_t cols) = nullptr;
+  // Packs source rows [row_begin, row_end) of a [rows, cols] weight (row-major, f32 or bf16; for gate_up the
+  // rows of gate come first, then those of up). Calls for disjoint ranges may run at once when row_begin is a
+  // multiple of 64. `source` points to row `row_begin`. Padding is zero: `destination` must be zeroed by the
+  // caller.
+  void (*pack)(PackFormat format, PackArrangement arrangement, uint32_t rows, uint32_t cols,
+               uint32_t row_begin, uint32_t row_end, DType source_dtype, const void* source,
+               std::byte* destination) = nullptr;
 
   Kernel<MatmulArgs> matmul;
   Kernel<GroupedGateUpArgs> grouped_gate_up;
@@ -54,8 +58,8 @@ struct KernelTable {
 // The tables that this CPU can run, best first. Never empty: scalar runs everywhere.
 std::span<const KernelTable* const> runnable_kernel_tables();
 
-// The best one, or the one that TANDEM_ISA names; an unknown name or one that this CPU cannot run is refused with the
-// list of those it can.
+// The best one, or the one that TANDEM_ISA names; an unknown name or one that this CPU cannot run is refused
+// with the list of those it can.
 Result<const KernelTable*> choose_kernel_table();
 
 class KernelRunner {

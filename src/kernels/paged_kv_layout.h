@@ -1,6 +1,6 @@
-// PagedKvLayout: where a token's values lie inside a block of the paged cache. The only place with such arithmetic.
-// GQA: keys [num_kv_heads][tokens][head_dim], then values [num_kv_heads][tokens][head_dim], so that one head's keys are
-// one stream. MLA: [tokens][latent_dim + rope_dim].
+// PagedKvLayout: where a token's values lie inside a block of the paged cache. The only place with such
+// arithmetic. GQA: keys [num_kv_heads][tokens][head_dim], then values [num_kv_heads][tokens][head_dim], so
+// that one head's keys are one stream. MLA: [tokens][latent_dim + rope_dim].
 #pragma once
 
 #include <cstddef>

@@ -1,0 +1,45 @@
+// The KernelTable of one instruction set, from the headers of this folder.
+#pragma once
+
+#include <string_view>
+
+#include "kernels/isa/attention.h"
+#include "kernels/isa/combine.h"
+#include "kernels/isa/elementwise.h"
+#include "kernels/isa/isa_namespace.h"
+#include "kernels/isa/matmul.h"
+#include "kernels/kernel_table.h"
+#include "kernels/pack.h"
+
+namespace tandem::TANDEM_ISA_NAMESPACE {
+
+// Part of every numerics id: raise it when any kernel's results change in any bit.
+inline constexpr uint64_t kNumericsVersion = 1;
+
+constexpr uint64_t numerics_id(std::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325u ^ kNumericsVersion;  // FNV-1a
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+constexpr KernelTable make_table(std::string_view name) {
+  KernelTable table;
+  table.name = name;
+  table.numerics_id = numerics_id(name);
+  table.packed_bytes = packed_weight_bytes;
+  table.pack = pack_weight;
+  table.matmul = {matmul_tasks, matmul_run};
+  table.grouped_gate_up = {gate_up_tasks, gate_up_run};
+  table.grouped_down = {down_tasks, down_run};
+  table.combine = {combine_tasks, combine_run};
+  table.rms_norm = {rms_norm_tasks, rms_norm_run};
+  table.rope = {rope_tasks, rope_run};
+  table.kv_write = {kv_write_tasks, kv_write_run};
+  table.gqa = {gqa_tasks, gqa_run};
+  table.mla = {mla_tasks, mla_run};
+  table.residual_add = {residual_add_tasks, residual_add_run};
+  table.convert = {convert_tasks, convert_run};
+  return table;
+}
+
+}  // namespace tandem::TANDEM_ISA_NAMESPACE

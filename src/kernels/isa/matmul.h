@@ -1,0 +1,213 @@
+// matmul, grouped_gate_up and grouped_down: tasks are (weight or expert) x (range of panel groups) x (range
+// of rows).
+#pragma once
+
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/isa/isa_namespace.h"
+#include "kernels/isa/output.h"
+#include "kernels/isa/product.h"
+#include "kernels/kernel_args.h"
+#include "kernels/kernel_table.h"
+#include "kernels/packed_layout.h"
+
+namespace tandem::TANDEM_ISA_NAMESPACE {
+
+TANDEM_INLINE PackedLayout layout_of(const PackedWeight& weight) {
+  return {weight.format, weight.arrangement, weight.rows, weight.cols};
+}
+
+// How the work on one weight is cut. A task is worth some microseconds, so that the counter costs nothing,
+// and small enough that the last one keeps nobody waiting long.
+struct TaskGrid {
+  uint32_t groups_per_task = 1, group_tasks = 0;
+  uint32_t rows_per_task = 1, row_tasks = 0;
+
+  // 64 KiB of weights take about 3 us from memory.
+  static constexpr size_t kTaskBytes = size_t{64} << 10;
+
+  TANDEM_INLINE TaskGrid(const PackedLayout& layout, uint32_t rows) {
+    const size_t group_bytes = size_t{layout.steps()} * kGroupPanels * kLineBytes;
+    const size_t wanted = group_bytes == 0 ? 1 : kTaskBytes / group_bytes;
+    const uint32_t groups = layout.groups();
+    groups_per_task = wanted < 1        ? 1
+                      : wanted > groups ? (groups == 0 ? 1 : groups)
+                                        : static_cast<uint32_t>(wanted);
+    // With many rows there is work enough in one group.
+    if (rows > kTaskRows / 4) groups_per_task = 1;
+    group_tasks = (groups + groups_per_task - 1) / groups_per_task;
+    row_tasks = (rows + kTaskRows - 1) / kTaskRows;
+    if (row_tasks == 0) return;
+    // Equal parts, but of whole register tiles.
+    rows_per_task = (rows + row_tasks - 1) / row_tasks;
+    rows_per_task = (rows_per_task + kTileRows - 1) / kTileRows * kTileRows;
+    if (rows_per_task > kTaskRows) rows_per_task = kTaskRows;
+    row_tasks = (rows + rows_per_task - 1) / rows_per_task;
+  }
+  TANDEM_INLINE size_t tasks() const { return size_t{group_tasks} * row_tasks; }
+};
+
+struct TaskRange {
+  uint32_t group_begin, group_end, row_begin, row_end;
+};
+
+// Row ranges of the same groups follow each other: the second finds the weights in the cache.
+TANDEM_INLINE TaskRange task_range(const TaskGrid& grid, const PackedLayout& layout, uint32_t rows,
+                                   size_t task) {
+  const uint32_t group_task = static_cast<uint32_t>(task / grid.row_tasks);
+  const uint32_t row_task = static_cast<uint32_t>(task % grid.row_tasks);
+  TaskRange range;
+  range.group_begin = group_task * grid.groups_per_task;
+  range.group_end = range.group_begin + grid.groups_per_task;
+  if (range.group_end > layout.groups()) range.group_end = layout.groups();
+  range.row_begin = row_task * grid.rows_per_task;
+  range.row_end = range.row_begin + grid.rows_per_task;
+  if (range.row_end > rows) range.row_end = rows;
+  return range;
+}
+
+// Where a task finds its input rows and puts its output rows.
+struct RowMap {
+  ActivationView in;
+  size_t in_offset = 0;               // elements
+  const uint32_t* in_rows = nullptr;  // null: the rows themselves
+  ActivationOut out;
+  size_t out_offset = 0;
+  const uint32_t* out_rows = nullptr;
+
+  TANDEM_INLINE size_t in_at(uint32_t row) const {
+    return (in_rows == nullptr ? row : in_rows[row]) * in.row_stride + in_offset;
+  }
+  TANDEM_INLINE size_t out_at(uint32_t row) const {
+    return (out_rows == nullptr ? row : out_rows[row]) * out.row_stride + out_offset;
+  }
+};
+
+// The outputs of one group. For gate_up two neighbouring panels make one of the result.
+TANDEM_INLINE void write_group(const PackedLayout& layout, uint32_t group, const RowMap& map,
+                               uint32_t row_begin, uint32_t count, const float* sums) {
+  const uint32_t panels = layout.panels_in_group(group);
+  const bool pairs = layout.arrangement == PackArrangement::gate_up;
+  const uint32_t width = pairs ? layout.half_rows() : layout.rows;
+  const uint32_t first = pairs ? group * kGroupPanels / 2 * kPanelRows : group * kGroupPanels * kPanelRows;
+  for (uint32_t r = 0; r < count; ++r) {
+    const float* row = sums + size_t{r} * panels * kPanelRows;
+    const size_t out = map.out_at(row_begin + r);
+    for (uint32_t p = 0, column = first; p < panels; column += kPanelRows) {
+      Vec v = load(row + p * kPanelRows);
+      ++p;
+      if (pairs) {
+        v = swiglu(v, load(row + p * kPanelRows));
+        ++p;
+      }
+      write_lanes(map.out.dtype, map.out.data, out + column, v, lanes_at(column, width));
+    }
+  }
+}
+
+template <class Product>
+void run_ranges(const PackedLayout& layout, const std::byte* weight, const RowMap& map,
+                const TaskRange& range, float* sums) {
+  const typename Product::Activation* rows[kTaskRows];
+  const uint32_t count = range.row_end - range.row_begin;
+  for (uint32_t r = 0; r < count; ++r) {
+    rows[r] = static_cast<const typename Product::Activation*>(map.in.data) + map.in_at(range.row_begin + r);
+  }
+  for (uint32_t group = range.group_begin; group < range.group_end; ++group) {
+    multiply_group<Product>(layout, weight, group, rows, count, sums);
+    write_group(layout, group, map, range.row_begin, count, sums);
+  }
+}
+
+TANDEM_INLINE void run_task(const PackedWeight& weight, uint32_t row_count, const RowMap& map, size_t task,
+                            std::byte* scratch) {
+  static_assert(size_t{kTaskRows} * kGroupPanels * kPanelRows * sizeof(float) <= kKernelScratchBytes);
+  const PackedLayout layout = layout_of(weight);
+  const TaskRange range = task_range(TaskGrid(layout, row_count), layout, row_count, task);
+  float* sums = reinterpret_cast<float*>(scratch);
+  if (weight.format == PackFormat::bf16) {
+    assert(map.in.dtype == DType::bf16);
+    run_ranges<Bf16Product>(layout, weight.data, map, range, sums);
+  } else {
+    assert(map.in.dtype == DType::f32);
+    run_ranges<F32Product>(layout, weight.data, map, range, sums);
+  }
+}
+
+inline size_t matmul_tasks(const MatmulArgs& args) {
+  if (args.weights.empty()) return 0;
+  return args.weights.size() * TaskGrid(layout_of(args.weights[0]), args.rows).tasks();
+}
+
+inline void matmul_run(const MatmulArgs& args, size_t task, std::byte* scratch) {
+  const size_t tasks_per_weight = TaskGrid(layout_of(args.weights[0]), args.rows).tasks();
+  const size_t batch = task / tasks_per_weight;
+  RowMap map;
+  map.in = args.in;
+  map.in_offset = batch * args.in_batch_stride;
+  map.out = args.out;
+  map.out_offset = batch * args.out_batch_stride;
+  assert(args.weights[batch].arrangement == PackArrangement::plain);
+  run_task(args.weights[batch], args.rows, map, task % tasks_per_weight, scratch);
+}
+
+// Tasks of all groups, or the group that `task` belongs to with `task` made relative to it.
+template <class WeightOf>
+TANDEM_INLINE size_t grouped_tasks(std::span<const ExpertGroup> groups, WeightOf weight_of) {
+  size_t tasks = 0;
+  for (const ExpertGroup& group : groups) {
+    if (group.count != 0) tasks += TaskGrid(layout_of(*weight_of(group)), group.count).tasks();
+  }
+  return tasks;
+}
+template <class WeightOf>
+TANDEM_INLINE const ExpertGroup& grouped_find(std::span<const ExpertGroup> groups, WeightOf weight_of,
+                                              size_t& task) {
+  size_t g = 0;
+  for (;; ++g) {
+    if (groups[g].count == 0) continue;
+    const size_t tasks = TaskGrid(layout_of(*weight_of(groups[g])), groups[g].count).tasks();
+    if (task < tasks) return groups[g];
+    task -= tasks;
+  }
+}
+
+struct GateUpOf {
+  TANDEM_INLINE const PackedWeight* operator()(const ExpertGroup& group) const { return group.gate_up; }
+};
+struct DownOf {
+  TANDEM_INLINE const PackedWeight* operator()(const ExpertGroup& group) const { return group.down; }
+};
+
+inline size_t gate_up_tasks(const GroupedGateUpArgs& args) {
+  return grouped_tasks(args.groups, GateUpOf{});
+}
+
+inline void gate_up_run(const GroupedGateUpArgs& args, size_t task, std::byte* scratch) {
+  const ExpertGroup& group = grouped_find(args.groups, GateUpOf{}, task);
+  assert(group.gate_up->arrangement == PackArrangement::gate_up);
+  RowMap map;
+  map.in = args.in;
+  map.in_rows = group.rows;
+  map.out = args.intermediate;
+  map.out_rows = group.slots;
+  run_task(*group.gate_up, group.count, map, task, scratch);
+}
+
+inline size_t down_tasks(const GroupedDownArgs& args) {
+  return grouped_tasks(args.groups, DownOf{});
+}
+
+inline void down_run(const GroupedDownArgs& args, size_t task, std::byte* scratch) {
+  const ExpertGroup& group = grouped_find(args.groups, DownOf{}, task);
+  RowMap map;
+  map.in = args.intermediate;
+  map.in_rows = group.slots;
+  map.out = {DType::f32, args.out, args.out_stride};
+  map.out_rows = group.slots;
+  run_task(*group.down, group.count, map, task, scratch);
+}
+
+}  // namespace tandem::TANDEM_ISA_NAMESPACE

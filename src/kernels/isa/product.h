@@ -1,0 +1,189 @@
+// The inner product: rows of activations times one group of panels. All matrix kernels stand on it.
+//
+// Every output has one accumulator that runs over the steps in order, whatever tile it is computed in, and
+// that goes through memory between blocks of steps without a change. So its bits depend on the weight and its
+// row alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/isa/isa_namespace.h"
+#include "kernels/packed_layout.h"
+
+namespace tandem::TANDEM_ISA_NAMESPACE {
+
+// Rows of one task at most: their accumulators (64 columns) take 48 KiB of scratch, and the group of panels,
+// which comes from memory once a task, is used often enough to cost nothing.
+inline constexpr uint32_t kTaskRows = 192;
+// Steps of one block when there is more than one tile of rows: four panels take 64 KiB, which stays in L2
+// beside the activations of the task.
+inline constexpr uint32_t kBlockSteps = 256;
+
+struct Bf16Product {
+  using Activation = uint16_t;
+  static constexpr uint32_t kColumns = 2;
+  static constexpr int kAccumulators = kBf16Accumulators;
+  using Weights = Pairs;
+  TANDEM_INLINE static Weights weights(const std::byte* line) { return load_pairs(line); }
+  TANDEM_INLINE static auto activation(const uint16_t* p) {
+    uint32_t pair;
+    std::memcpy(&pair, p, sizeof pair);
+    return broadcast_pair(pair);
+  }
+  TANDEM_INLINE static auto last_activation(const uint16_t* p) { return broadcast_pair(*p); }
+  template <class A>
+  TANDEM_INLINE static Vec dot(Vec sum, const Weights& w, const A& x) {
+    return dot_pairs(sum, w, x);
+  }
+};
+
+struct F32Product {
+  using Activation = float;
+  static constexpr uint32_t kColumns = 1;
+  static constexpr int kAccumulators = kF32Accumulators;
+  using Weights = Vec;
+  TANDEM_INLINE static Weights weights(const std::byte* line) {
+    return load(reinterpret_cast<const float*>(line));
+  }
+  TANDEM_INLINE static Vec activation(const float* p) { return set1(*p); }
+  TANDEM_INLINE static Vec last_activation(const float* p) { return set1(*p); }
+  TANDEM_INLINE static Vec dot(Vec sum, Vec w, Vec x) { return fma(w, x, sum); }
+};
+
+// How far ahead of its use a line is asked for when weights stream from memory.
+inline constexpr size_t kPrefetchBytes = 4096;
+
+struct TileArgs {
+  const std::byte* line = nullptr;  // first panel of the tile at the first step
+  size_t line_stride = 0;           // bytes between steps
+  uint32_t steps = 0;               // whole steps
+  bool odd_step = false;            // one more step with a single column
+  bool resume = false;              // accumulators start from `sums`, else from zero
+  float* sums = nullptr;            // [rows][sums_stride]
+  size_t sums_stride = 0;           // floats
+};
+
+// Rows x Panels accumulators in registers.
+template <class Product, int Rows, int Panels>
+void tile(const TileArgs& args, const typename Product::Activation* const* rows, size_t column) {
+  Vec sums[Rows][Panels];
+  const typename Product::Activation* x[Rows];
+#pragma GCC unroll 16
+  for (int r = 0; r < Rows; ++r) {
+    x[r] = rows[r] + column;
+#pragma GCC unroll 4
+    for (int p = 0; p < Panels; ++p) {
+      sums[r][p] = args.resume ? load(args.sums + r * args.sums_stride + p * kPanelRows) : zero();
+    }
+  }
+  const std::byte* line = args.line;
+  const size_t stride = args.line_stride;
+  const uint32_t steps = args.steps;
+  for (uint32_t step = 0; step < steps; ++step, line += stride) {
+    typename Product::Weights w[Panels];
+#pragma GCC unroll 4
+    for (int p = 0; p < Panels; ++p) {
+      w[p] = Product::weights(line + p * kLineBytes);
+      prefetch(line + p * kLineBytes + kPrefetchBytes);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) {
+      const auto a = Product::activation(x[r] + size_t{step} * Product::kColumns);
+#pragma GCC unroll 4
+      for (int p = 0; p < Panels; ++p) sums[r][p] = Product::dot(sums[r][p], w[p], a);
+    }
+  }
+  if (args.odd_step) {
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) {
+      const auto a = Product::last_activation(x[r] + size_t{steps} * Product::kColumns);
+#pragma GCC unroll 4
+      for (int p = 0; p < Panels; ++p) {
+        sums[r][p] = Product::dot(sums[r][p], Product::weights(line + p * kLineBytes), a);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+    for (int p = 0; p < Panels; ++p) store(args.sums + r * args.sums_stride + p * kPanelRows, sums[r][p]);
+  }
+}
+
+// Panels that go with `rows` rows: as many as the accumulators allow.
+constexpr int tile_panels(int accumulators, int rows) {
+  const int panels = accumulators / rows;
+  return panels >= 4 ? 4 : panels >= 2 ? 2 : 1;
+}
+
+// All panels of a group for Rows rows.
+template <class Product, int Rows>
+void tile_row(TileArgs args, uint32_t panels, const typename Product::Activation* const* rows,
+              size_t column) {
+  constexpr int kMost = tile_panels(Product::kAccumulators, Rows);
+  for (uint32_t p = 0; p < panels;) {
+    const uint32_t left = panels - p;
+    uint32_t done = 1;
+    if (kMost >= 4 && left >= 4) {
+      tile<Product, Rows, kMost >= 4 ? 4 : 1>(args, rows, column);
+      done = 4;
+    } else if (kMost >= 4 && left == 3) {
+      tile<Product, Rows, kMost >= 4 ? 3 : 1>(args, rows, column);
+      done = 3;
+    } else if (kMost >= 2 && left >= 2) {
+      tile<Product, Rows, kMost >= 2 ? 2 : 1>(args, rows, column);
+      done = 2;
+    } else {
+      tile<Product, Rows, 1>(args, rows, column);
+    }
+    p += done;
+    args.line += done * kLineBytes;
+    args.sums += done * kPanelRows;
+  }
+}
+
+template <class Product>
+using TileRowFn = void (*)(TileArgs, uint32_t, const typename Product::Activation* const*, size_t);
+
+// sums[r, 16 * panel + lane] = weights of group `group` times rows[r], for r < count <= kTaskRows.
+// sums: [count, 16 * panels in the group].
+template <class Product>
+void multiply_group(const PackedLayout& layout, const std::byte* weight, uint32_t group,
+                    const typename Product::Activation* const* rows, uint32_t count, float* sums) {
+  static_assert(kTileRows <= 8);
+  static constexpr TileRowFn<Product> kTileRow[8] = {
+      tile_row<Product, 1>, tile_row<Product, 2>,     tile_row < Product, kTileRows >= 3 ? 3 : 1 >,
+      tile_row < Product,   kTileRows >= 4 ? 4 : 1 >, tile_row < Product, kTileRows >= 5 ? 5 : 1 >,
+      tile_row < Product,   kTileRows >= 6 ? 6 : 1 >, tile_row < Product, kTileRows >= 7 ? 7 : 1 >,
+      tile_row < Product,   kTileRows >= 8 ? 8 : 1 >,
+  };
+  const uint32_t panels = layout.panels_in_group(group);
+  const uint32_t whole_steps = layout.cols / Product::kColumns;
+  const bool odd = layout.cols % Product::kColumns != 0;
+  const uint32_t tiles = (count + kTileRows - 1) / kTileRows;
+  const uint32_t block = tiles == 1 ? whole_steps : kBlockSteps;
+
+  TileArgs args;
+  args.line_stride = panels * kLineBytes;
+  args.sums_stride = size_t{panels} * kPanelRows;
+  uint32_t step = 0;
+  do {
+    args.line = weight + layout.group_offset(group) + step * args.line_stride;
+    args.steps = whole_steps - step < block ? whole_steps - step : block;
+    args.odd_step = odd && step + args.steps == whole_steps;
+    args.resume = step != 0;
+    uint32_t row = 0;
+    for (uint32_t t = 0; t < tiles; ++t) {
+      // Tiles of nearly equal height: a tile of one row would run at a fraction of the speed.
+      const uint32_t height = (count - row + (tiles - t) - 1) / (tiles - t);
+      args.sums = sums + row * args.sums_stride;
+      kTileRow[height - 1](args, panels, rows + row, size_t{step} * Product::kColumns);
+      row += height;
+    }
+    step += args.steps;
+  } while (step < whole_steps);
+}
+
+}  // namespace tandem::TANDEM_ISA_NAMESPACE

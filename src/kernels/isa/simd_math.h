@@ -1,0 +1,37 @@
+// Functions over Vec that are the same for every instruction set.
+#pragma once
+
+#include "kernels/isa/isa_namespace.h"
+
+namespace tandem::TANDEM_ISA_NAMESPACE {
+
+// e^x within 2 units in the last place (denormal results within one of theirs). 0 for -inf, inf for inf, NaN
+// for NaN.
+TANDEM_INLINE Vec exp(Vec x) {
+  // e^-104 rounds to 0 and e^89 to infinity. The operand order lets NaN through.
+  x = min(set1(89.0f), max(set1(-104.0f), x));
+  const Vec n = round_even(mul(x, set1(1.44269504f)));
+  // ln 2 in two parts; the first has 9 bits, so that n times it is exact without fused multiply-add too.
+  Vec r = fma(n, set1(-0.693359375f), x);
+  r = fma(n, set1(2.12194440e-4f), r);
+  // |r| <= ln(2) / 2: the first term left out of the series, r^8 / 8!, is under 2^-27.
+  Vec p = set1(1.0f / 5040.0f);
+  p = fma(p, r, set1(1.0f / 720.0f));
+  p = fma(p, r, set1(1.0f / 120.0f));
+  p = fma(p, r, set1(1.0f / 24.0f));
+  p = fma(p, r, set1(1.0f / 6.0f));
+  p = fma(p, r, set1(0.5f));
+  p = fma(p, mul(r, r), r);
+  p = add(p, set1(1.0f));
+  // In two steps: 2^n itself may be out of range.
+  const Vec half = round_even(mul(n, set1(0.5f)));
+  return mul(mul(p, power_of_two(half)), power_of_two(sub(n, half)));
+}
+
+// silu(gate) * up = gate / (1 + e^-gate) * up.
+TANDEM_INLINE Vec swiglu(Vec gate, Vec up) {
+  const Vec one = set1(1.0f);
+  return mul(div(gate, add(one, exp(sub(zero(), gate)))), up);
+}
+
+}  // namespace tandem::TANDEM_ISA_NAMESPACE

@@ -1,0 +1,40 @@
+#include "kernels/kernel_table.h"
+
+#include <cstdlib>
+#include <string>
+
+#include "kernels/isa/tables.h"
+
+namespace tandem {
+namespace {
+
+std::vector<const KernelTable*> detect() {
+  std::vector<const KernelTable*> tables;
+  tables.push_back(&kScalarTable);
+  return tables;
+}
+
+}  // namespace
+
+std::span<const KernelTable* const> runnable_kernel_tables() {
+  static const std::vector<const KernelTable*> tables = detect();
+  return tables;
+}
+
+Result<const KernelTable*> choose_kernel_table() {
+  const std::span<const KernelTable* const> tables = runnable_kernel_tables();
+  const char* wanted = std::getenv("TANDEM_ISA");
+  if (wanted == nullptr || *wanted == '\0') return tables.front();
+  std::string names;
+  for (const KernelTable* table : tables) {
+    if (table->name == wanted) return table;
+    if (!names.empty()) names += ", ";
+    names += table->name;
+  }
+  return make_error(ErrorCode::invalid_argument,
+                    "TANDEM_ISA=" + std::string(wanted) +
+                        " is not an instruction set that this CPU can run; use one of " + names +
+                        ", or unset it for the fastest");
+}
+
+}  // namespace tandem
