@@ -1,0 +1,83 @@
+"""Tiny configs of the supported model families, one parity fixture each, written as upstream repositories write them.
+
+Every family is made to tell right from wrong: sizes that differ where they could be mixed up, optional behaviour turned on
+in at least one place, YaRN with an original length below the longest prompt.
+"""
+
+YARN_V2 = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 32, "beta_fast": 32, "beta_slow": 1,
+           "mscale": 0.707, "mscale_all_dim": 0.707}
+# V3's real config has equal values; unequal ones show which of the two goes where.
+YARN_V3 = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 32, "beta_fast": 32, "beta_slow": 1,
+           "mscale": 1.0, "mscale_all_dim": 0.707}
+YARN_KIMI = {"type": "yarn", "factor": 32.0, "original_max_position_embeddings": 40, "beta_fast": 1.0, "beta_slow": 1.0,
+             "mscale": 1.0, "mscale_all_dim": 1.0}
+
+COMMON = {"vocab_size": 96, "hidden_act": "silu", "bos_token_id": 0, "eos_token_id": 1, "attention_bias": False,
+          "attention_dropout": 0.0, "initializer_range": 0.02, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+          "use_cache": True}
+DEEPSEEK = {**COMMON, "hidden_size": 48, "intermediate_size": 64, "moe_intermediate_size": 16, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "num_key_value_heads": 4, "kv_lora_rank": 32, "qk_nope_head_dim": 16,
+            "qk_rope_head_dim": 16, "v_head_dim": 24, "n_routed_experts": 16, "num_experts_per_tok": 4, "n_shared_experts": 1,
+            "first_k_dense_replace": 1, "moe_layer_freq": 1, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+            "max_position_embeddings": 1280}
+DEEPSEEK_V2 = {**DEEPSEEK, "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "n_shared_experts": 2,
+               "scoring_func": "softmax", "norm_topk_prob": False, "rope_scaling": YARN_V2, "aux_loss_alpha": 0.001,
+               "seq_aux": True}
+DEEPSEEK_V3 = {**DEEPSEEK, "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "scoring_func": "sigmoid",
+               "topk_method": "noaux_tc", "norm_topk_prob": True, "num_nextn_predict_layers": 0}
+QWEN3 = {**COMMON, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "rms_norm_eps": 1e-6,
+         "rope_theta": 1000000.0, "rope_scaling": None, "max_position_embeddings": 4096, "max_window_layers": 3,
+         "sliding_window": None, "use_sliding_window": False, "output_router_logits": False, "router_aux_loss_coef": 0.001}
+
+# name → (class prefix in transformers, config.json)
+FAMILIES = {
+    "deepseek_v2": ("DeepseekV2", {
+        **DEEPSEEK_V2, "q_lora_rank": 24, "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2,
+        "num_experts_per_tok": 3, "routed_scaling_factor": 4.0}),
+    "deepseek_v2_lite": ("DeepseekV2", {
+        **DEEPSEEK_V2, "q_lora_rank": None, "topk_method": "greedy", "n_group": 1, "topk_group": 1, "n_routed_experts": 8,
+        "moe_intermediate_size": 24, "num_experts_per_tok": 3, "routed_scaling_factor": 1.0}),
+    "deepseek_v3": ("DeepseekV3", {
+        **DEEPSEEK_V3, "q_lora_rank": 24, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5,
+        "rope_scaling": YARN_V3}),
+    "moonlight": ("DeepseekV3", {
+        **DEEPSEEK_V3, "q_lora_rank": None, "n_group": 1, "topk_group": 1, "n_routed_experts": 8, "num_experts_per_tok": 3,
+        "moe_intermediate_size": 24, "n_shared_experts": 2, "v_head_dim": 16, "routed_scaling_factor": 2.446,
+        "rms_norm_eps": 1e-3, "rope_theta": 50000.0, "rope_scaling": None, "max_position_embeddings": 8192}),
+    "kimi_k2": ("DeepseekV3", {
+        **DEEPSEEK_V3, "model_type": "kimi_k2", "q_lora_rank": 40, "n_group": 1, "topk_group": 1,
+        "num_experts_per_tok": 4, "v_head_dim": 16, "routed_scaling_factor": 2.827, "rope_theta": 50000.0,
+        "rope_scaling": YARN_KIMI}),
+    "qwen3_moe": ("Qwen3Moe", {
+        **QWEN3, "hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 32, "num_hidden_layers": 3,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3,
+        "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [1]}),
+    "qwen3_moe_sparse_step": ("Qwen3Moe", {  # sizes that no tile divides
+        **QWEN3, "hidden_size": 72, "intermediate_size": 88, "moe_intermediate_size": 40, "num_hidden_layers": 4,
+        "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 24, "num_experts": 6, "num_experts_per_tok": 2,
+        "norm_topk_prob": False, "decoder_sparse_step": 2, "mlp_only_layers": []}),
+    "mixtral": ("Mixtral", {
+        **COMMON, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 48, "intermediate_size": 32,
+        "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "num_local_experts": 8,
+        "num_experts_per_tok": 2, "rms_norm_eps": 1e-3, "rope_theta": 1000000.0, "sliding_window": None,
+        "max_position_embeddings": 32768, "output_router_logits": False, "router_aux_loss_coef": 0.02}),
+    "granitemoe": ("GraniteMoe", {
+        **COMMON, "architectures": ["GraniteMoeForCausalLM"], "model_type": "granitemoe", "hidden_size": 64,
+        "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "num_local_experts": 8, "num_experts_per_tok": 3, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "rope_scaling": None,
+        "max_position_embeddings": 4096, "tie_word_embeddings": True, "embedding_multiplier": 3.0,
+        "attention_multiplier": 0.0625, "residual_multiplier": 0.7, "logits_scaling": 1.5, "output_router_logits": False,
+        "router_aux_loss_coef": 0.0}),
+}
+
+SHARDED = {"deepseek_v2": 3, "mixtral": 2}     # family → number of safetensors files; the others have one
+BF16_BIAS = {"moonlight"}                      # selection bias stored as bf16; float32 elsewhere
+
+
+def dense_layers(config):
+    """Layer numbers without experts, worked out from the config as upstream does."""
+    layers = range(config["num_hidden_layers"])
+    if "first_k_dense_replace" in config:
+        return [i for i in layers if i < config["first_k_dense_replace"]]
+    step, only = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers", [])
+    return [i for i in layers if i in only or (i + 1) % step != 0]
