@@ -1,6 +1,6 @@
-// Device: the seam between a program and what it runs on. A program names no memory and no thread; the device gives the
-// memory and runs the operations. Today there is the CPU; a GPU is a second implementation with its own operations.
-// One thread calls.
+// Device: the seam between a program and what it runs on. A program names no memory and no thread; the device
+// gives the memory and runs the operations. Today there is the CPU; a GPU is a second implementation with its
+// own operations. One thread calls.
 #pragma once
 
 #include "base/buffer.h"

@@ -13,20 +13,22 @@ constexpr size_t kPollBatch = 16;
 
 Status check_traits(const FfnTraits& program, const FfnTraits& port) {
   const auto differ = [](std::string_view key, std::string_view built, std::string_view is) {
-    return make_error(ErrorCode::invalid_argument, "program was built for experts with " + std::string(key) + " = " +
-                                                       std::string(built) + " and the port has " + std::string(is) +
-                                                       ": build it from the port's traits");
+    return make_error(ErrorCode::invalid_argument, "program was built for experts with " + std::string(key) +
+                                                       " = " + std::string(built) + " and the port has " +
+                                                       std::string(is) + ": build it from the port's traits");
   };
   const auto yes_no = [](bool value) { return value ? "true" : "false"; };
   if (program.routes != port.routes) return differ("routes", yes_no(program.routes), yes_no(port.routes));
   if (program.runs_shared_experts != port.runs_shared_experts) {
-    return differ("runs_shared_experts", yes_no(program.runs_shared_experts), yes_no(port.runs_shared_experts));
+    return differ("runs_shared_experts", yes_no(program.runs_shared_experts),
+                  yes_no(port.runs_shared_experts));
   }
   if (program.wants_token_ids != port.wants_token_ids) {
     return differ("wants_token_ids", yes_no(program.wants_token_ids), yes_no(port.wants_token_ids));
   }
   if (program.activation_dtype != port.activation_dtype) {
-    return differ("activation_dtype", dtype_name(program.activation_dtype), dtype_name(port.activation_dtype));
+    return differ("activation_dtype", dtype_name(program.activation_dtype),
+                  dtype_name(port.activation_dtype));
   }
   if (program.reply_dtype != port.reply_dtype) {
     return differ("reply_dtype", dtype_name(program.reply_dtype), dtype_name(port.reply_dtype));
@@ -39,7 +41,9 @@ Status check_traits(const FfnTraits& program, const FfnTraits& port) {
 }
 
 Status check_batch(const Program& program, const StepBatch& batch) {
-  const auto refuse = [](std::string message) { return make_error(ErrorCode::invalid_argument, std::move(message)); };
+  const auto refuse = [](std::string message) {
+    return make_error(ErrorCode::invalid_argument, std::move(message));
+  };
   const ProgramShape& shape = program.shape();
   if (batch.rows.empty()) return refuse("step without rows: a lane with nothing to compute starts no step");
   if (batch.rows.size() > shape.capacity) {
@@ -51,13 +55,13 @@ Status check_batch(const Program& program, const StepBatch& batch) {
                   std::to_string(batch.rows.size()) + " rows: one each");
   }
   if (batch.logit_rows.size() > shape.logits_capacity) {
-    return refuse("step wants " + std::to_string(batch.logit_rows.size()) + " rows of logits: the program's capacity is " +
-                  std::to_string(shape.logits_capacity));
+    return refuse("step wants " + std::to_string(batch.logit_rows.size()) +
+                  " rows of logits: the program's capacity is " + std::to_string(shape.logits_capacity));
   }
   for (const uint32_t row : batch.logit_rows) {
     if (row >= batch.rows.size()) {
-      return refuse("step wants logits of row " + std::to_string(row) + " and has " + std::to_string(batch.rows.size()) +
-                    " rows");
+      return refuse("step wants logits of row " + std::to_string(row) + " and has " +
+                    std::to_string(batch.rows.size()) + " rows");
     }
   }
   for (size_t row = 0; row < batch.token_ids.size(); ++row) {
@@ -72,7 +76,9 @@ Status check_batch(const Program& program, const StepBatch& batch) {
 
 }  // namespace
 
-Lane::~Lane() { executor_.cancel(*this); }
+Lane::~Lane() {
+  executor_.cancel(*this);
+}
 
 std::span<const float> Lane::logits() const {
   const float* data = reinterpret_cast<const float*>(memory_.data() + program_->logits().offset);
@@ -110,12 +116,12 @@ Status Executor::start(Lane& lane, const StepBatch& batch) {
 
 Advance Executor::advance(Lane& lane) {
   if (!lane.active_) {
-    return {AdvanceState::failed, {ErrorCode::invalid_argument, "lane " + std::to_string(lane.id_) + " has no step in work"}};
+    return {AdvanceState::failed,
+            {ErrorCode::invalid_argument, "lane " + std::to_string(lane.id_) + " has no step in work"}};
   }
-  StepContext step{device_.kernels(), port_,
-                   lane.batch_,       lane.memory_.data(),
-                   lane.id_,          lane.program_->shape().capacity,
-                   lane.exchange_,    lane.stats_};
+  StepContext step{device_.kernels(),   port_,      lane.batch_,
+                   lane.memory_.data(), lane.id_,   lane.program_->shape().capacity,
+                   lane.exchange_,      lane.stats_};
   const std::span<const OperationPtr> operations = lane.program_->operations();
   while (lane.next_ < operations.size()) {
     const Operation& operation = *operations[lane.next_];

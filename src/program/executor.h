@@ -1,7 +1,8 @@
-// Executor: runs the steps of lanes over one FfnPort. A lane is an independent stream of steps: buffers of its own, a
-// program counter, and the batch in work. When a lane must wait for the experts the executor returns, and the caller
-// advances another lane (oldest first) or sleeps on the port's descriptor and then calls `poll`.
-// One thread calls everything here; nothing blocks and nothing is allocated between `start` and the end of a step.
+// Executor: runs the steps of lanes over one FfnPort. A lane is an independent stream of steps: buffers of
+// its own, a program counter, and the batch in work. When a lane must wait for the experts the executor
+// returns, and the caller advances another lane (oldest first) or sleeps on the port's descriptor and then
+// calls `poll`. One thread calls everything here; nothing blocks and nothing is allocated between `start` and
+// the end of a step.
 #pragma once
 
 #include <cstdint>
@@ -71,16 +72,16 @@ class Executor {
   Device& device() { return device_; }
   FfnPort& port() { return port_; }
 
-  // Lane ids are the caller's; unique among the lanes of one port. invalid_argument: the program was built for another
-  // side of the experts than the port is. resource_exhausted: no memory for the buffers.
+  // Lane ids are the caller's; unique among the lanes of one port. invalid_argument: the program was built
+  // for another side of the experts than the port is. resource_exhausted: no memory for the buffers.
   Result<std::unique_ptr<Lane>> create_lane(std::shared_ptr<const Program> program, LaneId id);
 
-  // Begins a step; computes nothing yet. invalid_argument: no rows, more rows or logits than the capacity, a row or a
-  // token id out of range, or a lane whose step has not ended.
+  // Begins a step; computes nothing yet. invalid_argument: no rows, more rows or logits than the capacity, a
+  // row or a token id out of range, or a lane whose step has not ended.
   Status start(Lane& lane, const StepBatch& batch);
 
-  // Runs until the step has ended (done, failed) or must wait. A failed step leaves the lane free; cache entries of its
-  // rows are then undefined. Polls once by itself before it says waiting.
+  // Runs until the step has ended (done, failed) or must wait. A failed step leaves the lane free; cache
+  // entries of its rows are then undefined. Polls once by itself before it says waiting.
   Advance advance(Lane& lane);
 
   // Fetches completions from the port and marks the lanes that may go on. Returns how many lanes it marked.

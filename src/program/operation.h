@@ -1,5 +1,5 @@
-// Operation: one entry of a program. Built once, then only run: it holds weights and places in the lane's buffers, never
-// a row count. An operation computes the rows of the step and no spare row of the capacity.
+// Operation: one entry of a program. Built once, then only run: it holds weights and places in the lane's
+// buffers, never a row count. An operation computes the rows of the step and no spare row of the capacity.
 #pragma once
 
 #include <memory>
@@ -28,8 +28,8 @@ class Operation {
   // "layers.3.attention.qkv": for traces and messages.
   const std::string& name() const { return name_; }
 
-  // would_block: the lane must wait, the operation has changed nothing and will be run again. Only submit and collect
-  // may say so. Any other error ends the step. Called by the executor's thread; allocates nothing.
+  // would_block: the lane must wait, the operation has changed nothing and will be run again. Only submit and
+  // collect may say so. Any other error ends the step. Called by the executor's thread; allocates nothing.
   virtual Status run(StepContext& step) const = 0;
 
  private:

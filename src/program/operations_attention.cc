@@ -6,22 +6,24 @@
 
 namespace tandem {
 
-OperationPtr rope_table(std::string name, std::vector<double> inverse_frequencies, double factor, const Tensor& out) {
+OperationPtr rope_table(std::string name, std::vector<double> inverse_frequencies, double factor,
+                        const Tensor& out) {
   assert(out.cols == 2 * inverse_frequencies.size() && out.dtype == DType::f32);
-  return make_compute(std::move(name),
-                      [frequencies = std::move(inverse_frequencies), factor, out](StepContext& step) -> Status {
-                        const size_t pairs = frequencies.size();
-                        step.kernels.pool().run(step.rows(), [&](size_t row, int) {
-                          float* table = step.data<float>(out) + row * out.cols;
-                          const double position = step.batch.rows[row].position;
-                          for (size_t i = 0; i < pairs; ++i) {
-                            const double angle = position * frequencies[i];
-                            table[i] = static_cast<float>(std::cos(angle) * factor);
-                            table[pairs + i] = static_cast<float>(std::sin(angle) * factor);
-                          }
-                        });
-                        return {};
-                      });
+  return make_compute(
+      std::move(name),
+      [frequencies = std::move(inverse_frequencies), factor, out](StepContext& step) -> Status {
+        const size_t pairs = frequencies.size();
+        step.kernels.pool().run(step.rows(), [&](size_t row, int) {
+          float* table = step.data<float>(out) + row * out.cols;
+          const double position = step.batch.rows[row].position;
+          for (size_t i = 0; i < pairs; ++i) {
+            const double angle = position * frequencies[i];
+            table[i] = static_cast<float>(std::cos(angle) * factor);
+            table[pairs + i] = static_cast<float>(std::sin(angle) * factor);
+          }
+        });
+        return {};
+      });
 }
 
 OperationPtr rope(std::string name, const RopeSpec& spec) {

@@ -1,5 +1,6 @@
-// Operations of attention: rotary tables and rotation, cache writes, and attention over the paged cache. Causality needs
-// no mask: a row attends to the positions 0..its own, and the keys of all rows are written before any row attends.
+// Operations of attention: rotary tables and rotation, cache writes, and attention over the paged cache.
+// Causality needs no mask: a row attends to the positions 0..its own, and the keys of all rows are written
+// before any row attends.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +13,15 @@
 
 namespace tandem {
 
-// cos and sin of position * inverse_frequencies[i], times `factor`, computed in float64 and rounded to float32; once a
-// step, shared by all layers. out: float32 [rows, rope_dim], rope_dim / 2 cosines, then as many sines.
-OperationPtr rope_table(std::string name, std::vector<double> inverse_frequencies, double factor, const Tensor& out);
+// cos and sin of position * inverse_frequencies[i], times `factor`, computed in float64 and rounded to
+// float32; once a step, shared by all layers. out: float32 [rows, rope_dim], rope_dim / 2 cosines, then as
+// many sines.
+OperationPtr rope_table(std::string name, std::vector<double> inverse_frequencies, double factor,
+                        const Tensor& out);
 
 struct RopeSpec {
-  Tensor x;                  // float32, rotated in place
-  uint32_t column = 0;       // of the first head's first rotated value
+  Tensor x;             // float32, rotated in place
+  uint32_t column = 0;  // of the first head's first rotated value
   uint32_t heads = 1;
   uint32_t head_stride = 0;  // elements
   Tensor table;              // of rope_table; its columns are the rotated values of a head
@@ -28,7 +31,7 @@ OperationPtr rope(std::string name, const RopeSpec& spec);
 
 struct KvWriteSpec {
   KvCacheView cache;
-  Tensor first;   // float32: keys, or the latent
+  Tensor first;  // float32: keys, or the latent
   uint32_t first_column = 0, first_width = 0;
   Tensor second;  // float32: values, or the rotated key part
   uint32_t second_column = 0, second_width = 0;
@@ -40,7 +43,7 @@ struct GqaSpec {
   KvCacheView cache;
   Tensor query;  // float32; heads head_dim apart
   uint32_t query_column = 0;
-  Tensor out;    // compute dtype [rows, num_heads * head_dim]
+  Tensor out;  // compute dtype [rows, num_heads * head_dim]
   uint32_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
   float scale = 1.0f;
 };
@@ -49,9 +52,10 @@ OperationPtr gqa(std::string name, const GqaSpec& spec);
 struct MlaSpec {
   KvCacheView cache;
   Tensor query_latent;  // float32 [rows, num_heads * latent_dim]
-  Tensor query_rope;    // float32; the rotated part of head h begins at query_rope_column + h * query_rope_head_stride
+  Tensor query_rope;    // float32; the rotated part of head h begins at query_rope_column + h *
+                        // query_rope_head_stride
   uint32_t query_rope_column = 0, query_rope_head_stride = 0;
-  Tensor out;           // compute dtype [rows, num_heads * latent_dim]
+  Tensor out;  // compute dtype [rows, num_heads * latent_dim]
   uint32_t num_heads = 0, latent_dim = 0, rope_dim = 0;
   float scale = 1.0f;
 };

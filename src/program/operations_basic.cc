@@ -93,11 +93,12 @@ OperationPtr residual_add(std::string name, const ResidualAddSpec& spec) {
 }
 
 OperationPtr gather_logit_rows(std::string name, const Tensor& in, const Tensor& out) {
-  assert(in.cols == out.cols && out.rows == TensorRows::logits && in.dtype == DType::f32 && out.dtype == DType::f32);
+  assert(in.cols == out.cols && out.rows == TensorRows::logits && in.dtype == DType::f32 &&
+         out.dtype == DType::f32);
   return make_compute(std::move(name), [in, out](StepContext& step) -> Status {
     for (size_t i = 0; i < step.batch.logit_rows.size(); ++i) {
-      std::memcpy(step.data<float>(out) + i * out.cols, step.data<float>(in) + size_t{step.batch.logit_rows[i]} * in.cols,
-                  in.row_bytes());
+      std::memcpy(step.data<float>(out) + i * out.cols,
+                  step.data<float>(in) + size_t{step.batch.logit_rows[i]} * in.cols, in.row_bytes());
     }
     return {};
   });

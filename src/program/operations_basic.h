@@ -1,6 +1,7 @@
-// Operations that every decoder needs: embedding, norms, projections, rounding, residual additions and the head.
-// Each function makes one operation; weights outlive the program. Names are for traces. "Compute dtype" is the dtype of
-// activations that enter a product (bf16 or f32); the residual stream and what leaves a product are float32.
+// Operations that every decoder needs: embedding, norms, projections, rounding, residual additions and the
+// head. Each function makes one operation; weights outlive the program. Names are for traces. "Compute dtype"
+// is the dtype of activations that enter a product (bf16 or f32); the residual stream and what leaves a
+// product are float32.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +15,22 @@
 namespace tandem {
 
 struct EmbeddingSpec {
-  DType dtype = DType::bf16;      // of the table: bf16 or f32
-  const void* table = nullptr;    // [vocab, hidden]
+  DType dtype = DType::bf16;    // of the table: bf16 or f32
+  const void* table = nullptr;  // [vocab, hidden]
   float multiplier = 1.0f;
-  Tensor out;                     // float32 [rows, hidden]
+  Tensor out;  // float32 [rows, hidden]
 };
 // out[r] = table[token_ids[r]] * multiplier.
 OperationPtr embedding(std::string name, const EmbeddingSpec& spec);
 
 struct RmsNormSpec {
-  Tensor in;                      // float32
+  Tensor in;  // float32
   uint32_t in_column = 0;
-  uint32_t heads = 1;             // norms a row: head h covers columns [in_column + h * cols, ...)
+  uint32_t heads = 1;  // norms a row: head h covers columns [in_column + h * cols, ...)
   uint32_t cols = 0;
   std::span<const float> weight;  // [cols]
   float epsilon = 1e-6f;
-  Tensor out;                     // any dtype: rounded once; heads `cols` apart
+  Tensor out;  // any dtype: rounded once; heads `cols` apart
 };
 OperationPtr rms_norm(std::string name, const RmsNormSpec& spec);
 
@@ -37,8 +38,8 @@ struct MatmulSpec {
   std::span<const PackedWeight> weights;  // one, or one a head
   Tensor in;                              // compute dtype
   uint32_t in_column = 0;
-  uint32_t in_batch_stride = 0;           // elements between the inputs of two heads
-  Tensor out;                             // float32 or bf16
+  uint32_t in_batch_stride = 0;  // elements between the inputs of two heads
+  Tensor out;                    // float32 or bf16
   uint32_t out_batch_stride = 0;
 };
 OperationPtr matmul(std::string name, const MatmulSpec& spec);

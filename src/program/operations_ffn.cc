@@ -8,12 +8,14 @@ namespace tandem {
 namespace {
 
 ExpertGroup all_rows(const DenseMlpSpec& spec, uint32_t rows) {
-  return {&spec.weights->gate_up, &spec.weights->down, spec.identity_rows->data(), spec.identity_rows->data(), rows};
+  return {&spec.weights->gate_up, &spec.weights->down, spec.identity_rows->data(), spec.identity_rows->data(),
+          rows};
 }
 
 class Submit final : public Operation {
  public:
-  Submit(std::string name, const SubmitSpec& spec) : Operation(OperationKind::submit, std::move(name)), spec_(spec) {}
+  Submit(std::string name, const SubmitSpec& spec)
+      : Operation(OperationKind::submit, std::move(name)), spec_(spec) {}
 
   Status run(StepContext& step) const override {
     FfnRequest request;
@@ -101,7 +103,8 @@ OperationPtr route(std::string name, MoeBlock& block, LayerIndex layer, const Te
   });
 }
 
-OperationPtr shared_experts(std::string name, MoeBlock& block, LayerIndex layer, const Tensor& in, const Tensor& out) {
+OperationPtr shared_experts(std::string name, MoeBlock& block, LayerIndex layer, const Tensor& in,
+                            const Tensor& out) {
   return make_compute(std::move(name), [&block, layer, in, out](StepContext& step) -> Status {
     return block.run_shared(layer, step.rows(), step.view(in), step.bytes(out));
   });
@@ -112,6 +115,8 @@ OperationPtr submit(std::string name, const SubmitSpec& spec) {
   return std::make_unique<Submit>(std::move(name), spec);
 }
 
-OperationPtr collect(std::string name) { return std::make_unique<Collect>(std::move(name)); }
+OperationPtr collect(std::string name) {
+  return std::make_unique<Collect>(std::move(name));
+}
 
 }  // namespace tandem

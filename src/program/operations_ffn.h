@@ -1,5 +1,5 @@
-// Operations of a layer's second half: the dense MLP, and for MoE layers what attention does around the exchange with the
-// experts. Between `submit` and `collect` stand the operations that overlap the exchange.
+// Operations of a layer's second half: the dense MLP, and for MoE layers what attention does around the
+// exchange with the experts. Between `submit` and `collect` stand the operations that overlap the exchange.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,21 @@ namespace tandem {
 struct DenseMlpSpec {
   const MlpWeights* weights = nullptr;
   std::shared_ptr<const std::vector<uint32_t>> identity_rows;  // ProgramBuilder::identity_rows
-  Tensor in;            // compute dtype [rows, hidden]
-  Tensor intermediate;  // compute dtype [rows, intermediate]
-  Tensor out;           // float32 [rows, hidden]
+  Tensor in;                                                   // compute dtype [rows, hidden]
+  Tensor intermediate;                                         // compute dtype [rows, intermediate]
+  Tensor out;                                                  // float32 [rows, hidden]
 };
 // out = down(silu(gate in) * up in): the grouped expert product with one group of all rows.
 std::vector<OperationPtr> dense_mlp(const std::string& name, const DenseMlpSpec& spec);
 
-// The gate on attention. ids: int32 [rows, top_k]; weights: float32 [rows, top_k]. `block` outlives the program.
+// The gate on attention. ids: int32 [rows, top_k]; weights: float32 [rows, top_k]. `block` outlives the
+// program.
 OperationPtr route(std::string name, MoeBlock& block, LayerIndex layer, const Tensor& in, const Tensor& ids,
                    const Tensor& weights);
 
 // The shared experts on attention. out: the reply dtype [rows, hidden].
-OperationPtr shared_experts(std::string name, MoeBlock& block, LayerIndex layer, const Tensor& in, const Tensor& out);
+OperationPtr shared_experts(std::string name, MoeBlock& block, LayerIndex layer, const Tensor& in,
+                            const Tensor& out);
 
 struct SubmitSpec {
   LayerIndex layer = 0;

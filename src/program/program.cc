@@ -8,12 +8,13 @@ namespace tandem {
 
 Result<ProgramBuilder> ProgramBuilder::create(const ProgramShape& shape, const FfnTraits& traits) {
   if (shape.capacity == 0) {
-    return make_error(ErrorCode::invalid_argument, "program capacity is 0: a step needs room for at least one row");
+    return make_error(ErrorCode::invalid_argument,
+                      "program capacity is 0: a step needs room for at least one row");
   }
   if (shape.logits_capacity == 0 || shape.logits_capacity > shape.capacity) {
     return make_error(ErrorCode::invalid_argument,
-                      "program logits capacity is " + std::to_string(shape.logits_capacity) + ": must be 1 to " +
-                          std::to_string(shape.capacity) + ", the capacity in rows");
+                      "program logits capacity is " + std::to_string(shape.logits_capacity) +
+                          ": must be 1 to " + std::to_string(shape.capacity) + ", the capacity in rows");
   }
   ProgramBuilder builder;
   builder.program_.shape_ = shape;
@@ -23,7 +24,8 @@ Result<ProgramBuilder> ProgramBuilder::create(const ProgramShape& shape, const F
 
 Tensor ProgramBuilder::tensor(std::string name, DType dtype, uint32_t cols, TensorRows rows) {
   const Tensor tensor{program_.buffer_bytes_, cols, dtype, rows};
-  const uint32_t capacity = rows == TensorRows::step ? program_.shape_.capacity : program_.shape_.logits_capacity;
+  const uint32_t capacity =
+      rows == TensorRows::step ? program_.shape_.capacity : program_.shape_.logits_capacity;
   const size_t bytes = Arena::rounded(tensor.row_bytes() * capacity);
   program_.buffers_.push_back({std::move(name), tensor.offset, bytes});
   program_.buffer_bytes_ += bytes;
@@ -41,14 +43,16 @@ std::shared_ptr<const std::vector<uint32_t>> ProgramBuilder::identity_rows() {
 
 Result<std::shared_ptr<const Program>> ProgramBuilder::finish(Tensor logits) {
   if (logits.dtype != DType::f32 || logits.rows != TensorRows::logits || logits.cols == 0) {
-    return make_error(ErrorCode::internal, "program ends without float32 logits [logits capacity, vocabulary]");
+    return make_error(ErrorCode::internal,
+                      "program ends without float32 logits [logits capacity, vocabulary]");
   }
   // A reply is collected where it was submitted, one at a time: what Lane's single exchange can hold.
   bool submitted = false;
   for (const OperationPtr& operation : program_.operations_) {
     if (operation->kind() == OperationKind::compute) continue;
     if (submitted != (operation->kind() == OperationKind::collect)) {
-      return make_error(ErrorCode::internal, "program: " + operation->name() + " does not alternate submit and collect");
+      return make_error(ErrorCode::internal,
+                        "program: " + operation->name() + " does not alternate submit and collect");
     }
     submitted = !submitted;
   }

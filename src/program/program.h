@@ -1,5 +1,6 @@
-// Program: the list of operations of one step and the plan of the buffers that they use, built once for a capacity and
-// immutable from then on. Lanes share a program; each has buffers of its own. A family builds one with ProgramBuilder.
+// Program: the list of operations of one step and the plan of the buffers that they use, built once for a
+// capacity and immutable from then on. Lanes share a program; each has buffers of its own. A family builds
+// one with ProgramBuilder.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +57,8 @@ class ProgramBuilder {
   const ProgramShape& shape() const { return program_.shape_; }
   const FfnTraits& ffn_traits() const { return program_.ffn_traits_; }
 
-  // A buffer of [capacity, cols] (or [logits_capacity, cols]). Layers share buffers: plan them before the first layer.
+  // A buffer of [capacity, cols] (or [logits_capacity, cols]). Layers share buffers: plan them before the
+  // first layer.
   Tensor tensor(std::string name, DType dtype, uint32_t cols, TensorRows rows = TensorRows::step);
   void append(OperationPtr operation) { program_.operations_.push_back(std::move(operation)); }
 

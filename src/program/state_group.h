@@ -1,5 +1,5 @@
-// StateGroupSpec: one kind of memory that a sequence needs while it lives, as its model declares it. A sequence's state is
-// a set of such groups; today's families declare one paged group.
+// StateGroupSpec: one kind of memory that a sequence needs while it lives, as its model declares it. A
+// sequence's state is a set of such groups; today's families declare one paged group.
 #pragma once
 
 #include <cstddef>

@@ -13,15 +13,16 @@
 
 namespace tandem {
 
-// The rows of one step. Everything it points to belongs to the caller and stays unchanged until the step has ended.
-// Rows of one sequence stand next to each other, in order of position; the cache blocks that their tables name exist.
+// The rows of one step. Everything it points to belongs to the caller and stays unchanged until the step has
+// ended. Rows of one sequence stand next to each other, in order of position; the cache blocks that their
+// tables name exist.
 struct StepBatch {
   StepId step = 0;
   RowClass row_class = RowClass::decode;
-  std::span<const int32_t> token_ids;     // [rows]
-  std::span<const AttentionRow> rows;     // [rows]
-  std::span<const uint32_t> logit_rows;   // rows whose logits are wanted, in the order of the result
-  Instant deadline = Instant::max();      // of each exchange with the experts
+  std::span<const int32_t> token_ids;    // [rows]
+  std::span<const AttentionRow> rows;    // [rows]
+  std::span<const uint32_t> logit_rows;  // rows whose logits are wanted, in the order of the result
+  Instant deadline = Instant::max();     // of each exchange with the experts
 };
 
 // Which number of rows a tensor has in a step.
@@ -38,21 +39,22 @@ struct Tensor {
   bool empty() const { return dtype == DType::none; }
 };
 
-// The request that a lane has with the experts. At most one: a layer needs its reply before the next layer starts.
+// The request that a lane has with the experts. At most one: a layer needs its reply before the next layer
+// starts.
 struct FfnExchange {
   enum class State : uint8_t { idle, submitted, completed };
   State state = State::idle;
   Ticket ticket = 0;
-  Status status;      // of the completed request
+  Status status;  // of the completed request
   Instant submitted;
 };
 
 // Sums over a step, for metrics. `waited`: this lane could not go on; another lane may have run meanwhile.
 struct StepStats {
-  Duration elapsed{};           // from start to the last operation
+  Duration elapsed{};  // from start to the last operation
   Duration waited{};
   uint32_t submits = 0;
-  uint32_t blocked_submits = 0; // submits that found no credit and were tried again
+  uint32_t blocked_submits = 0;  // submits that found no credit and were tried again
   // As measured here from submit to completion, and what the far side said of it. Microseconds.
   uint64_t round_trip_us = 0, queue_us = 0, compute_us = 0, exchange_us = 0, residence_us = 0;
 };
