@@ -1,0 +1,64 @@
+#include "model/model.h"
+
+#include <string>
+#include <utility>
+
+#include "model/attention_weight_check.h"
+#include "model/decoder_program.h"
+
+namespace tandem {
+
+MoeShape moe_shape(const ModelConfig& config) {
+  MoeShape shape;
+  shape.hidden_size = config.hidden_size;
+  shape.moe_intermediate_size = config.moe_intermediate_size;
+  shape.shared_intermediate_size = config.shared_intermediate_size;
+  shape.router = config.router;
+  return shape;
+}
+
+std::vector<const MoeLayerWeights*> moe_layers(const ModelConfig& config, const ModelWeights& weights) {
+  std::vector<const MoeLayerWeights*> layers(config.num_layers, nullptr);
+  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+    if (config.is_moe(layer)) layers[layer] = &weights.layers[layer].moe;
+  }
+  return layers;
+}
+
+PagedKvLayout kv_layout(const ModelConfig& config, DType cache_dtype) {
+  const AttentionConfig& attention = config.attention;
+  PagedKvLayout layout;
+  layout.dtype = cache_dtype;
+  layout.tokens_per_block = kTokensPerBlock;
+  if (attention.kind == AttentionKind::gqa) {
+    layout.num_kv_heads = attention.num_kv_heads;
+    layout.head_dim = attention.head_dim;
+  } else {
+    layout.num_kv_heads = 0;
+    layout.head_dim = attention.kv_lora_rank + attention.qk_rope_head_dim;
+  }
+  return layout;
+}
+
+Result<Model> Model::create(ModelConfig config, const ModelWeights& weights) {
+  TANDEM_TRY(check_attention_weights(config, weights));
+  Model model;
+  model.weights_ = &weights;
+  // Keys and values keep the precision of what attention computes with.
+  model.kv_layout_ = tandem::kv_layout(config, weights.compute_dtype);
+  model.state_group_.kind = StateKind::paged;
+  model.state_group_.tokens_per_block = model.kv_layout_.tokens_per_block;
+  model.state_group_.bytes_per_block = model.kv_layout_.block_bytes();
+  model.state_group_.num_layers = config.num_layers;
+  model.state_group_.dtype = model.kv_layout_.dtype;
+  model.config_ = std::make_shared<const ModelConfig>(std::move(config));
+  return model;
+}
+
+Result<std::shared_ptr<const Program>> Model::build(const ProgramShape& shape, const FfnTraits& traits,
+                                                    std::span<const KvCacheView> caches,
+                                                    MoeBlock* local) const {
+  return build_decoder_program({*config_, *weights_, kv_layout_, caches, local}, shape, traits);
+}
+
+}  // namespace tandem

@@ -1,0 +1,64 @@
+// Model: a checkpoint's configuration and weights as something that can be run: it says what state a sequence
+// needs and builds the program of a step. It describes, it does not run. Families differ by configuration
+// alone: the kind of attention, which layers are dense, the router, the multipliers. Immutable after
+// creation; any thread may call.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/paged_kv_layout.h"
+#include "model/model_config.h"
+#include "model/model_weights.h"
+#include "moe/moe_block.h"
+#include "program/program.h"
+#include "program/state_group.h"
+
+namespace tandem {
+
+// Tokens of a cache block. With 16, a sequence wastes at most 15 tokens of memory and shares prefixes in
+// steps of 16; one head's keys of a block (16 x 128 bf16 values) are 4 KiB and a block of latents (16 x 576)
+// is 18 KiB, long enough streams that following the block table costs nothing beside reading them.
+inline constexpr uint32_t kTokensPerBlock = 16;
+
+class Model {
+ public:
+  // `weights` has the attention part and outlives the model and its programs. internal: a weight that the
+  // configuration needs is absent or has another shape (named).
+  static Result<Model> create(ModelConfig config, const ModelWeights& weights);
+
+  const ModelConfig& config() const { return *config_; }
+  const ModelWeights& weights() const { return *weights_; }
+
+  std::span<const StateGroupSpec> state_groups() const { return {&state_group_, 1}; }
+  // Of every layer: each has a KvCacheView with blocks of kv_layout().block_bytes().
+  const PagedKvLayout& kv_layout() const { return kv_layout_; }
+
+  // The program of a step against experts with these traits.
+  //   caches [num_layers]; may be shared by the programs of all lanes
+  //   local  what attention runs of MoE layers itself; null when the traits put gate and shared experts
+  //   behind the port
+  // caches and local outlive the program. invalid_argument names what does not fit.
+  Result<std::shared_ptr<const Program>> build(const ProgramShape& shape, const FfnTraits& traits,
+                                               std::span<const KvCacheView> caches, MoeBlock* local) const;
+
+ private:
+  Model() = default;
+
+  std::shared_ptr<const ModelConfig> config_;
+  const ModelWeights* weights_ = nullptr;
+  PagedKvLayout kv_layout_;
+  StateGroupSpec state_group_;
+};
+
+// For MoeBlock::create, on either side: the shape of the MoE layers, and one pointer a layer, null for dense
+// layers.
+MoeShape moe_shape(const ModelConfig& config);
+std::vector<const MoeLayerWeights*> moe_layers(const ModelConfig& config, const ModelWeights& weights);
+
+// The layout that sequences' state has in the cache of such a model.
+PagedKvLayout kv_layout(const ModelConfig& config, DType cache_dtype);
+
+}  // namespace tandem

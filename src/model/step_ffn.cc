@@ -1,0 +1,75 @@
+#include "model/step_ffn.h"
+
+#include <algorithm>
+#include <string>
+
+#include "program/operations_basic.h"
+#include "program/operations_ffn.h"
+
+namespace tandem {
+
+FfnStep::FfnStep(ProgramBuilder& builder, const ModelConfig& config, const StepTensors& tensors,
+                 MoeBlock* local)
+    : config_(config), tensors_(tensors), local_(local) {
+  const FfnTraits& traits = builder.ffn_traits();
+  const auto has = [&](FfnKind kind) {
+    return std::ranges::find(config.layer_ffn, kind) != config.layer_ffn.end();
+  };
+  if (has(FfnKind::dense)) {
+    intermediate_ = builder.tensor("ffn.intermediate", tensors.compute_dtype, config.dense_intermediate_size);
+  }
+  if (!has(FfnKind::moe)) return;
+  if (!traits.routes) {
+    ids_ = builder.tensor("ffn.routing_ids", DType::i32, config.router.top_k);
+    weights_ = builder.tensor("ffn.routing_weights", DType::f32, config.router.top_k);
+  }
+  reply_ = builder.tensor("ffn.reply", traits.reply_dtype, config.hidden_size);
+  if (!traits.runs_shared_experts && config.shared_intermediate_size != 0) {
+    shared_ = builder.tensor("ffn.shared", traits.reply_dtype, config.hidden_size);
+  }
+}
+
+void FfnStep::append(ProgramBuilder& builder, uint32_t layer, const LayerWeights& weights) const {
+  if (config_.is_moe(layer)) {
+    append_moe(builder, layer);
+  } else {
+    append_dense(builder, layer, weights.dense);
+  }
+}
+
+void FfnStep::append_dense(ProgramBuilder& builder, uint32_t layer, const MlpWeights& weights) const {
+  const std::string name = "layers." + std::to_string(layer) + ".mlp";
+  for (OperationPtr& operation : dense_mlp(name, {.weights = &weights,
+                                                 .identity_rows = builder.identity_rows(),
+                                                 .in = tensors_.normed,
+                                                 .intermediate = intermediate_,
+                                                 .out = tensors_.branch})) {
+    builder.append(std::move(operation));
+  }
+  builder.append(residual_add(name + ".residual", {.residual = tensors_.residual,
+                                                   .first = tensors_.branch,
+                                                   .second = {},
+                                                   .multiplier = config_.residual_multiplier}));
+}
+
+void FfnStep::append_moe(ProgramBuilder& builder, uint32_t layer) const {
+  const std::string name = "layers." + std::to_string(layer) + ".moe.";
+  const auto index = static_cast<LayerIndex>(layer);
+  if (!ids_.empty()) builder.append(route(name + "route", *local_, index, tensors_.normed, ids_, weights_));
+  builder.append(submit(name + "submit", {.layer = index,
+                                          .in = tensors_.normed,
+                                          .ids = ids_,
+                                          .weights = weights_,
+                                          .sends_token_ids = builder.ffn_traits().wants_token_ids,
+                                          .out = reply_}));
+  // Between submit and collect: it overlaps the exchange.
+  if (!shared_.empty())
+    builder.append(shared_experts(name + "shared", *local_, index, tensors_.normed, shared_));
+  builder.append(collect(name + "collect"));
+  builder.append(residual_add(name + "residual", {.residual = tensors_.residual,
+                                                  .first = reply_,
+                                                  .second = shared_,
+                                                  .multiplier = config_.residual_multiplier}));
+}
+
+}  // namespace tandem

@@ -1,0 +1,31 @@
+// Grouped-query attention of a layer (Qwen3-MoE, Mixtral, GraniteMoE): q, k, v in one product, optional RMS
+// norm of each head of q and k, rotation, cache write, attention, output projection.
+#pragma once
+
+#include <cstdint>
+
+#include "model/model_config.h"
+#include "model/model_weights.h"
+#include "model/step_tensors.h"
+#include "program/program.h"
+
+namespace tandem {
+
+class GqaStep {
+ public:
+  // Plans the buffers, which all layers share.
+  GqaStep(ProgramBuilder& builder, const ModelConfig& config, const StepTensors& tensors);
+  // Appends the operations from `normed` to `branch`.
+  void append(ProgramBuilder& builder, uint32_t layer, const AttentionWeights& weights,
+              const KvCacheView& cache) const;
+
+ private:
+  const ModelConfig& config_;
+  StepTensors tensors_;
+  Tensor qkv_;       // float32 [rows, (heads + 2 * kv_heads) * head_dim]
+  Tensor query_;     // float32 [rows, heads * head_dim] with qk norm; otherwise qkv_ itself
+  Tensor key_;       // float32 [rows, kv_heads * head_dim] with qk norm; otherwise qkv_ itself
+  Tensor attended_;  // compute dtype [rows, heads * head_dim]
+};
+
+}  // namespace tandem
