@@ -1,0 +1,106 @@
+// For tests of endpoints: pairs over any transport, and patient helpers that wait by the contract (poll, arm, epoll).
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "transport/endpoint.h"
+#include "transport/poller.h"
+
+namespace tandem {
+
+// Far above what any machine needs; a test that gets there has lost a wake.
+inline constexpr Duration kPatience = std::chrono::seconds(30);
+
+struct EndpointPair {
+  std::unique_ptr<Endpoint> connected;
+  std::unique_ptr<Endpoint> accepted;
+};
+
+inline std::string unique_address(const std::string& transport) {
+  static int counter = 0;
+  const std::string tag = std::to_string(getpid()) + "_" + std::to_string(++counter);
+  if (transport == "tcp") return "tcp://127.0.0.1:0";
+  if (transport == "shm") return "shm:///tmp/tandem_test_" + tag + ".sock";
+  return "inproc://test_" + tag;
+}
+
+inline std::unique_ptr<Endpoint> accept_one(Listener& listener, Duration limit = kPatience) {
+  auto poller = Poller::create();
+  EXPECT_TRUE(poller->add(listener.fd(), 1));
+  uint64_t key = 0;
+  for (const Instant end = now() + limit; now() < end;) {
+    auto endpoint = listener.accept();
+    EXPECT_TRUE(endpoint) << endpoint.error().message;
+    if (!endpoint || *endpoint) return endpoint ? std::move(*endpoint) : nullptr;
+    poller->wait(end - now(), {&key, 1});
+  }
+  return nullptr;
+}
+
+inline EndpointPair make_pair(Listener& listener, const EndpointOptions& options) {
+  EndpointPair pair;
+  std::thread connecting([&] {
+    auto connected = connect(listener.address(), options);
+    EXPECT_TRUE(connected) << connected.error().message;
+    if (connected) pair.connected = std::move(*connected);
+  });
+  pair.accepted = accept_one(listener);
+  connecting.join();
+  return pair;
+}
+
+inline EndpointPair make_pair(const std::string& transport, const EndpointOptions& options) {
+  auto listener = listen(unique_address(transport), options);
+  EXPECT_TRUE(listener) << listener.error().message;
+  return make_pair(**listener, options);
+}
+
+// Waits by the contract until the endpoint has work or `limit` is over; false after the limit.
+inline bool wait_ready(Endpoint& endpoint, Duration limit = kPatience) {
+  if (!endpoint.arm()) return true;
+  auto poller = Poller::create();
+  EXPECT_TRUE(poller->add(endpoint.fd(), 1));
+  uint64_t key = 0;
+  return poller->wait(limit, {&key, 1}) != 0;
+}
+
+// The next message; `others` are polled meanwhile so that what they could not send goes out.
+inline Incoming receive_one(Endpoint& endpoint, std::vector<Endpoint*> others = {}) {
+  Incoming incoming;
+  for (const Instant end = now() + kPatience; now() < end;) {
+    if (endpoint.poll({&incoming, 1}) == 1) return incoming;
+    if (endpoint.peer() != PeerState::alive) break;
+    for (Endpoint* other : others) other->poll({});
+    wait_ready(endpoint, others.empty() ? std::chrono::milliseconds(100) : std::chrono::milliseconds(1));
+  }
+  ADD_FAILURE() << "no message from " << endpoint.peer_name() << ", which is "
+                << peer_state_name(endpoint.peer());
+  return incoming;
+}
+
+inline Result<void> send_text(Endpoint& endpoint, Channel channel, const std::string& text) {
+  TANDEM_ASSIGN(SendSlot slot, endpoint.acquire(channel, text.size()));
+  std::memcpy(slot.bytes.data(), text.data(), text.size());
+  return endpoint.commit(slot, text.size());
+}
+
+inline std::string text_of(const Lease& lease) {
+  return {reinterpret_cast<const char*>(lease.bytes().data()), lease.bytes().size()};
+}
+
+// Polls until the peer is not alive.
+inline PeerState wait_for_loss(Endpoint& endpoint, Duration limit = kPatience) {
+  for (const Instant end = now() + limit; now() < end && endpoint.peer() == PeerState::alive;) {
+    std::vector<Incoming> out(4);
+    if (endpoint.poll(out) == 0) wait_ready(endpoint, std::chrono::milliseconds(5));
+  }
+  return endpoint.peer();
+}
+
+}  // namespace tandem

@@ -1,0 +1,42 @@
+#include "transport/transports.h"
+
+#include <array>
+
+#include "transport/inproc.h"
+
+namespace tandem {
+namespace {
+
+constexpr std::array kTransports{
+    Transport{"inproc", "inproc://name", "threads of one process", inproc::listen, inproc::connect},
+};
+
+Result<const Transport*> find_transport(const Address& address) {
+  std::string known;
+  for (const Transport& transport : kTransports) {
+    if (transport.scheme == address.scheme) return &transport;
+    known += (known.empty() ? "" : ", ") + std::string(transport.form);
+  }
+  return make_error(ErrorCode::unsupported, "address \"" + address.scheme + "://" + address.rest +
+                                                "\": unknown scheme \"" + address.scheme + "\"; use one of: " + known);
+}
+
+}  // namespace
+
+std::span<const Transport> transports() { return kTransports; }
+
+Result<std::unique_ptr<Listener>> listen(const std::string& address, const EndpointOptions& options) {
+  TANDEM_TRY(validate(options));
+  TANDEM_ASSIGN(const Address parsed, parse_address(address));
+  TANDEM_ASSIGN(const Transport* transport, find_transport(parsed));
+  return transport->listen(parsed, options);
+}
+
+Result<std::unique_ptr<Endpoint>> connect(const std::string& address, const EndpointOptions& options) {
+  TANDEM_TRY(validate(options));
+  TANDEM_ASSIGN(const Address parsed, parse_address(address));
+  TANDEM_ASSIGN(const Transport* transport, find_transport(parsed));
+  return transport->connect(parsed, options);
+}
+
+}  // namespace tandem
