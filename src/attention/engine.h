@@ -36,6 +36,7 @@ struct GenerationRequest {
   std::vector<int32_t> prompt;  // at least one token
   SamplingParams sampling;
   Instant deadline = Instant::max();
+  bool hash_logits = false;     // Finish::logits_hash wanted
 };
 
 struct TokenLogprob {
@@ -61,6 +62,7 @@ struct Finish {
   FinishReason reason = FinishReason::stop;
   Error error;
   uint32_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
+  uint64_t logits_hash = 0;  // over the float32 logits of every sampled position, in order: equal hashes, equal bits
 };
 
 // Receives one request's events on the engine's thread: hand them on and return. Exactly one on_finish, the last call.

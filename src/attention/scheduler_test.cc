@@ -1,0 +1,168 @@
+#include "attention/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+namespace tandem {
+namespace {
+
+class NoSink final : public GenerationSink {
+  void on_token(const TokenEvent&) override {}
+  void on_finish(const Finish&) override {}
+};
+
+struct Fixture {
+  explicit Fixture(uint32_t num_blocks, SchedulerLimits limits = {})
+      : pool(*BlockPool::create({StateKind::paged, 16, 64, 1, 0, DType::bf16}, num_blocks)), scheduler(limits, pool) {}
+
+  Sequence& add(uint32_t prompt_tokens) {
+    GenerationRequest request;
+    request.prompt.assign(prompt_tokens, 7);
+    auto sequence = std::make_unique<Sequence>(next_id++, std::move(request), std::make_shared<NoSink>(), pool, 4096);
+    Sequence& added = *sequence;
+    scheduler.add(std::move(sequence));
+    return added;
+  }
+  // What the worker does with a finished step, the sampled token being 9.
+  void complete(const std::vector<StepPart>& parts) {
+    for (const StepPart& part : parts) {
+      const bool samples = part.samples();
+      scheduler.finish_part(part);
+      if (samples) part.sequence->tokens.push_back(9);
+    }
+  }
+  std::vector<StepPart> decode() {
+    out_of_blocks.clear();
+    return scheduler.plan_decode(out_of_blocks);
+  }
+
+  BlockPool pool;
+  Scheduler scheduler;
+  RequestId next_id = 1;
+  std::vector<Sequence*> out_of_blocks;
+};
+
+TEST(Scheduler, APromptIsCutIntoChunksAndThenDecodes) {
+  Fixture f(100, {4, 32});
+  Sequence& sequence = f.add(70);
+  std::vector<uint32_t> chunks;
+  for (int i = 0; i < 3; ++i) {
+    const auto parts = f.scheduler.plan_prefill();
+    ASSERT_EQ(parts.size(), 1u);
+    EXPECT_TRUE(f.decode().empty());  // in a step: not planned twice
+    chunks.push_back(parts[0].rows);
+    EXPECT_EQ(parts[0].samples(), i == 2);
+    f.complete(parts);
+  }
+  EXPECT_EQ(chunks, (std::vector<uint32_t>{32, 32, 6}));
+  EXPECT_TRUE(f.scheduler.plan_prefill().empty());
+  const auto parts = f.decode();
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_EQ(parts[0].sequence, &sequence);
+}
+
+TEST(Scheduler, SeveralPromptsShareOneStepInOrderOfArrival) {
+  Fixture f(100, {3, 32});
+  f.add(20);
+  f.add(20);
+  f.add(1);
+  f.add(1);
+  const auto parts = f.scheduler.plan_prefill();
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_EQ(parts[0].rows, 20u);
+  EXPECT_EQ(parts[1].rows, 12u);
+  f.complete(parts);
+  const auto next = f.scheduler.plan_prefill();  // max_num_seqs 3: the fourth waits
+  ASSERT_EQ(next.size(), 2u);
+  EXPECT_EQ(next[0].rows, 8u);
+  EXPECT_EQ(next[1].rows, 1u);
+  EXPECT_EQ(f.scheduler.num_waiting(), 1u);
+}
+
+TEST(Scheduler, TheYoungestGivesItsBlocksToTheOldest) {
+  Fixture f(4, {4, 512});
+  Sequence& old = f.add(32);
+  Sequence& young = f.add(32);
+  f.complete(f.scheduler.plan_prefill());
+  EXPECT_EQ(f.pool.free_blocks(), 0u);
+  const auto parts = f.decode();  // the 33rd token of `old` needs a block
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_EQ(parts[0].sequence, &old);
+  EXPECT_EQ(f.scheduler.num_preempted(), 1u);
+  EXPECT_EQ(young.state.length(), 0u);
+  EXPECT_EQ(young.tokens.size(), 33u);  // what was generated is kept and computed again
+}
+
+TEST(Scheduler, ASequenceInAStepIsNotPreempted) {
+  Fixture f(4, {4, 512});
+  f.add(32);
+  f.complete(f.scheduler.plan_prefill());
+  f.add(32);
+  const auto prefill = f.scheduler.plan_prefill();
+  ASSERT_EQ(prefill.size(), 1u);
+  EXPECT_TRUE(f.decode().empty());
+  EXPECT_TRUE(f.out_of_blocks.empty());  // not alone: it waits
+  f.complete(prefill);
+  EXPECT_EQ(f.decode().size(), 1u);
+}
+
+TEST(Scheduler, AloneAndOutOfBlocksIsReported) {
+  Fixture f(2, {4, 512});
+  Sequence& sequence = f.add(32);
+  f.complete(f.scheduler.plan_prefill());
+  EXPECT_TRUE(f.decode().empty());
+  EXPECT_EQ(f.out_of_blocks, (std::vector<Sequence*>{&sequence}));
+}
+
+TEST(Scheduler, RandomLoadEndsWithoutLeaksStarvationOrReordering) {
+  std::mt19937 generator(5);
+  const auto random = [&] { return static_cast<uint32_t>(generator()); };
+  for (int round = 0; round < 40; ++round) {
+    const uint32_t blocks = 6 + random() % 30;
+    Fixture f(blocks, {1 + random() % 8, 1 + random() % 64});
+    std::map<Sequence*, uint32_t> wanted;  // tokens to generate
+    std::vector<StepPart> in_flight[2];
+    int to_add = 60;
+    int steps = 0;
+    while (to_add > 0 || !wanted.empty()) {
+      ASSERT_LT(++steps, 200000) << "no progress";
+      if (to_add > 0 && random() % 3 == 0) {
+        Sequence& added = f.add(1 + random() % (blocks * 16));
+        wanted[&added] = 1 + random() % 40;
+        --to_add;
+      }
+      const auto lane = random() % 2;
+      if (in_flight[lane].empty()) {
+        in_flight[lane] = lane == 0 ? f.decode() : f.scheduler.plan_prefill();
+        for (Sequence* sequence : lane == 0 ? f.out_of_blocks : std::vector<Sequence*>{}) {
+          wanted.erase(sequence);
+          f.scheduler.remove(*sequence);
+        }
+        for (const StepPart& part : in_flight[lane]) {
+          ASSERT_GE(part.sequence->state.block_table().size() * 16, part.sequence->state.length() + part.rows);
+        }
+      } else {
+        const auto parts = std::exchange(in_flight[lane], {});
+        if (random() % 20 == 0) {  // a failed step
+          for (const StepPart& part : parts) f.scheduler.drop_part(part);
+        } else {
+          f.complete(parts);
+        }
+        for (const StepPart& part : parts) {
+          if (part.sequence->generated() >= wanted.at(part.sequence) || random() % 50 == 0) {
+            wanted.erase(part.sequence);
+            f.scheduler.remove(*part.sequence);
+          }
+        }
+      }
+    }
+    EXPECT_EQ(f.pool.free_blocks(), blocks);
+    EXPECT_EQ(f.scheduler.num_running() + f.scheduler.num_waiting(), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace tandem

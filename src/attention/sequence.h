@@ -1,0 +1,44 @@
+// Sequence: one answer being generated, as the worker sees it: its tokens, its state, and who listens. Worker thread only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "attention/engine.h"
+#include "attention/sampler.h"
+#include "attention/sequence_state.h"
+
+namespace tandem {
+
+struct Sequence {
+  Sequence(RequestId request_id, GenerationRequest generation, std::shared_ptr<GenerationSink> listener, BlockPool& pool,
+           uint32_t max_context_tokens)
+      : id(request_id),
+        request(std::move(generation)),
+        sink(std::move(listener)),
+        tokens(request.prompt),
+        prompt_tokens(static_cast<uint32_t>(request.prompt.size())),
+        state(pool, max_context_tokens) {}
+
+  RequestId id;  // ascending by arrival: the smaller one is older
+  GenerationRequest request;
+  std::shared_ptr<GenerationSink> sink;
+  uint64_t seed = 0;
+
+  std::vector<int32_t> tokens;  // the prompt, then what was generated
+  uint32_t prompt_tokens = 0;
+  SequenceState state;          // length(): tokens whose keys and values are in the cache
+  TokenHistory history;
+  uint64_t logits_hash = 0;
+
+  bool in_step = false;      // a lane computes rows of it now: its state must not change
+  bool is_cancelled = false; // ends with its step
+
+  uint32_t generated() const { return static_cast<uint32_t>(tokens.size()) - prompt_tokens; }
+  // Tokens that must be computed before the next one can be sampled. At least 1 while the sequence lives.
+  uint32_t pending() const { return static_cast<uint32_t>(tokens.size()) - state.length(); }
+  bool is_decoding() const { return state.length() > 0 && pending() == 1; }
+};
+
+}  // namespace tandem
