@@ -24,6 +24,7 @@ struct YarnConfig {
   float beta_fast = 32.0f, beta_slow = 1.0f;
   float mscale = 1.0f, mscale_all_dim = 0.0f;
   bool truncate = true;  // correction bounds rounded to whole dimensions
+  std::optional<float> attention_factor;  // given: the factor on cos and sin, whatever mscale says
 };
 
 struct RopeConfig {

@@ -1,0 +1,94 @@
+#include "model/families.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "model/rope_config.h"
+
+namespace tandem {
+namespace {
+
+constexpr std::array<FamilyEntry, 6> kFamilies = {{
+    {"deepseek_v2", Family::deepseek_v2, parse_deepseek_v2, plan_deepseek},
+    {"deepseek_v3", Family::deepseek_v3, parse_deepseek_v3, plan_deepseek},
+    {"kimi_k2", Family::deepseek_v3, parse_deepseek_v3, plan_deepseek},
+    {"qwen3_moe", Family::qwen3_moe, parse_qwen3_moe, plan_qwen3_moe},
+    {"mixtral", Family::mixtral, parse_mixtral, plan_mixtral},
+    {"granitemoe", Family::granite_moe, parse_granite_moe, plan_granite_moe},
+}};
+
+}  // namespace
+
+std::span<const FamilyEntry> family_entries() {
+  return kFamilies;
+}
+
+const FamilyEntry& family_entry(Family family) {
+  return *std::ranges::find(kFamilies, family, &FamilyEntry::family);
+}
+
+void parse_gqa(ConfigReader& reader, ModelConfig& config, uint32_t default_kv_heads, double default_theta) {
+  AttentionConfig& attention = config.attention;
+  attention.kind = AttentionKind::gqa;
+  attention.num_kv_heads = reader.u32_or("num_key_value_heads", default_kv_heads, 1);
+  if (!reader.has("head_dim") && config.hidden_size % attention.num_heads != 0) {
+    reader.fail(ErrorCode::invalid_argument, "head_dim",
+                fmt::format("is absent, and hidden_size {} does not divide by num_attention_heads {}",
+                            config.hidden_size, attention.num_heads));
+  }
+  attention.head_dim = reader.u32_or("head_dim", config.hidden_size / attention.num_heads, 1);
+  if (attention.num_heads % attention.num_kv_heads != 0) {
+    reader.fail(ErrorCode::invalid_argument, "num_key_value_heads",
+                fmt::format("is {}; a divisor of num_attention_heads {} would do", attention.num_kv_heads,
+                            attention.num_heads));
+  }
+  attention.rope = parse_rope(reader, {.theta = default_theta,
+                                       .dim = attention.head_dim,
+                                       .layout = RopeLayout::half_split,
+                                       .max_position_embeddings = config.max_position_embeddings});
+  attention.softmax_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(attention.head_dim)));
+}
+
+void check_router(ConfigReader& reader, const RouterConfig& router, const std::string& experts_key) {
+  const auto refuse = [&](const std::string& key, const std::string& what) {
+    reader.fail(ErrorCode::invalid_argument, key, what);
+  };
+  if (reader.failed()) return;
+  if (router.top_k > router.num_experts) {
+    refuse("num_experts_per_tok",
+           fmt::format("is {} of {} experts ({})", router.top_k, router.num_experts, experts_key));
+    return;
+  }
+  if (router.num_experts % router.num_groups != 0) {
+    refuse("n_group", fmt::format("is {}, which does not divide {} {}", router.num_groups, experts_key,
+                                  router.num_experts));
+    return;
+  }
+  const uint32_t group = router.num_experts / router.num_groups;
+  if (router.groups_kept > router.num_groups) {
+    refuse("topk_group", fmt::format("is {} of {} groups (n_group)", router.groups_kept, router.num_groups));
+  }
+  if (router.top_k > router.groups_kept * group) {
+    refuse("num_experts_per_tok", fmt::format("is {}, and the {} kept groups of {} hold fewer experts",
+                                              router.top_k, router.groups_kept, group));
+  }
+  if (router.num_groups > 1 && router.group_score == GroupScore::top2_sum && group < 2) {
+    refuse("n_group", fmt::format("is {}: groups of one expert have no two best", router.num_groups));
+  }
+}
+
+void refuse_sliding_window(ConfigReader& reader, const ModelConfig& config) {
+  const uint32_t window = reader.u32_or("sliding_window", 0, 1);
+  if (window != 0 && window < config.max_position_embeddings) {
+    reader.fail(
+        ErrorCode::unsupported, "sliding_window",
+        fmt::format(
+            "is {}, shorter than max_position_embeddings {}; windows are not implemented for this family",
+            window, config.max_position_embeddings));
+  }
+}
+
+}  // namespace tandem

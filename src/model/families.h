@@ -1,0 +1,50 @@
+// The families: how a config.json becomes a ModelConfig, and which tensors it then expects. Each has its own
+// source file (family_*.cc); adding one means that file and its rows in families.cc.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "model/config_reader.h"
+#include "model/model_config.h"
+#include "model/model_weights.h"
+
+namespace tandem {
+
+class LoadPlan;
+
+struct FamilyEntry {
+  std::string_view model_type;  // as config.json writes it
+  Family family;
+  // Fills what differs between families; the common keys are there already. Errors go to the reader.
+  void (*parse)(ConfigReader& reader, ModelConfig& config);
+  // Claims every tensor of the model and says where in `weights` (layers already sized) each goes.
+  void (*plan)(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
+};
+
+std::span<const FamilyEntry> family_entries();
+// The first entry of a family. Every family has one.
+const FamilyEntry& family_entry(Family family);
+
+// What families share when they parse.
+
+// Layers of grouped-query attention: heads, head_dim (hidden / heads when absent), rotation, softmax scale
+// 1/sqrt(head_dim).
+void parse_gqa(ConfigReader& reader, ModelConfig& config, uint32_t default_kv_heads, double default_theta);
+// Checks num_experts, top_k and groups against each other.
+void check_router(ConfigReader& reader, const RouterConfig& router, const std::string& experts_key);
+// `sliding_window` that is shorter than the context is refused.
+void refuse_sliding_window(ConfigReader& reader, const ModelConfig& config);
+
+void parse_deepseek_v2(ConfigReader& reader, ModelConfig& config);
+void parse_deepseek_v3(ConfigReader& reader, ModelConfig& config);
+void parse_qwen3_moe(ConfigReader& reader, ModelConfig& config);
+void parse_mixtral(ConfigReader& reader, ModelConfig& config);
+void parse_granite_moe(ConfigReader& reader, ModelConfig& config);
+
+void plan_deepseek(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
+void plan_qwen3_moe(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
+void plan_mixtral(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
+void plan_granite_moe(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
+
+}  // namespace tandem

@@ -1,0 +1,116 @@
+// LoadPlan: every tensor of a model by name, shape and role, and where its numbers go in a ModelWeights.
+// Built by a family from the configuration alone, so that `inspect` counts a model without its files; run by
+// load_model_weights. One thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "model/model_weights.h"
+
+namespace tandem {
+
+// What a tensor is for; decides which rank needs it.
+enum class WeightRole : uint8_t { embedding, head, norm, attention, dense, router, experts, shared_experts };
+inline constexpr size_t kWeightRoles = 8;
+
+std::string_view weight_role_name(WeightRole role);
+bool is_held(WeightRole role, const HeldParts& held);
+
+// One tensor that the checkpoint must have, with exactly this shape.
+struct TensorClaim {
+  std::string tensor;
+  std::vector<uint64_t> shape;
+  WeightRole role = WeightRole::norm;
+  bool block_quantized = false;  // fp8 releases store it as F8_E4M3 with block scales
+  uint64_t elements() const;
+};
+
+// Rows of a claimed tensor, seen as [product of all dimensions but the last, last].
+struct SourceRows {
+  size_t claim = 0;
+  uint64_t begin = 0, count = 0;
+};
+
+// A weight to pack from sources, one after another.
+struct PackItem {
+  PackedWeight* out = nullptr;
+  PackArrangement arrangement = PackArrangement::plain;
+  uint32_t rows = 0, cols = 0;  // of the packed weight
+  WeightRole role = WeightRole::attention;
+  uint32_t layer = 0;
+  bool transposed = false;  // the single source is [cols, rows]
+  std::vector<SourceRows> sources;
+};
+
+// A tensor to keep as it is: float32, or for `bits` bfloat16 when that is the compute type.
+struct CopyItem {
+  size_t claim = 0;
+  std::vector<float>* values = nullptr;
+  std::vector<uint16_t>* bits = nullptr;  // embedding: the one of both that fits the compute type is filled
+};
+
+class LoadPlan {
+ public:
+  struct MlpNames {
+    std::string gate, up, down;
+  };
+
+  // Items that follow belong to this layer: their packed bytes lie together.
+  void at_layer(uint32_t layer) { layer_ = layer; }
+
+  size_t claim(std::string tensor, std::vector<uint64_t> shape, WeightRole role,
+               bool block_quantized = false);
+  // Packs sources of `cols` columns, one below the other.
+  void pack(PackedWeight& out, WeightRole role, PackArrangement arrangement, std::vector<SourceRows> sources,
+            uint32_t cols);
+  // Packs the transpose of `source`, which has `source_cols` columns: [source_cols, source.count].
+  void pack_transposed(PackedWeight& out, WeightRole role, SourceRows source, uint32_t source_cols);
+  // Claims and packs one matrix. Routers and heads are never block-quantised; everything else may be.
+  void matrix(PackedWeight& out, WeightRole role, std::string tensor, uint32_t rows, uint32_t cols);
+  // Claims and keeps a vector as float32.
+  void vector(std::vector<float>& out, WeightRole role, std::string tensor, uint32_t size);
+  // Claims gate, up and down of a SwiGLU MLP and packs gate and up together.
+  void mlp(MlpWeights& out, WeightRole role, MlpNames names, uint32_t intermediate, uint32_t hidden);
+  void embedding(ModelWeights& weights, size_t claim);
+
+  const std::vector<TensorClaim>& claims() const { return claims_; }
+  const std::vector<PackItem>& packs() const { return packs_; }
+  const std::vector<CopyItem>& copies() const { return copies_; }
+  // The claim of a tensor, or null.
+  const TensorClaim* find(std::string_view tensor) const;
+
+ private:
+  uint32_t layer_ = 0;
+  std::vector<TensorClaim> claims_;
+  std::vector<PackItem> packs_;
+  std::vector<CopyItem> copies_;
+  std::unordered_map<std::string, size_t> by_name_;
+};
+
+// The plan of a model into `weights`, whose layers it sizes. `weights` must not move while the plan is in
+// use.
+LoadPlan make_load_plan(const ModelConfig& config, ModelWeights& weights);
+
+// Parts that several families share.
+
+// model.embed_tokens, model.norm, lm_head (or the tied embedding).
+void plan_ends(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
+// input_layernorm and post_attention_layernorm.
+void plan_layer_norms(const ModelConfig& config, LoadPlan& plan, const std::string& prefix,
+                      AttentionWeights& weights);
+// q_proj, k_proj, v_proj in one weight, o_proj.
+void plan_gqa(const ModelConfig& config, LoadPlan& plan, const std::string& prefix,
+              AttentionWeights& weights);
+// gate_proj, up_proj, down_proj.
+void plan_gated_mlp(LoadPlan& plan, MlpWeights& out, WeightRole role, const std::string& prefix,
+                    uint32_t intermediate, uint32_t hidden);
+// <prefix><e>.{gate,up,down}_proj for each expert.
+void plan_numbered_experts(const ModelConfig& config, LoadPlan& plan, const std::string& prefix,
+                           MoeLayerWeights& weights);
+
+}  // namespace tandem
