@@ -1,0 +1,60 @@
+// SplitSettings: everything that an attention rank and an FFN rank must agree on, as values; and as the
+// ordered key/value list that the handshake compares. Each side derives its own from its model folder and its
+// options; nothing is copied from the peer. Values; any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/result.h"
+#include "model/model_config.h"
+#include "moe/expert_map.h"
+#include "moe/ffn_port.h"
+#include "transport/endpoint.h"
+
+namespace tandem {
+
+struct SplitSettings {
+  uint64_t model_fingerprint = 0;
+  uint32_t hidden_size = 0, num_layers = 0, vocab_size = 0;
+  uint32_t num_experts = 0, top_k = 0;
+  uint32_t moe_intermediate_size = 0, shared_intermediate_size = 0;
+  std::vector<uint16_t> moe_layers;  // ascending
+
+  bool gate_on_attention = false;
+  bool shared_experts_on_attention = false;
+  bool token_ids = false;  // token ids travel beside the activation; only with the gate on FFN
+  DType compute_dtype = DType::bf16;
+  DType activation_dtype = DType::bf16;  // bf16 or f32
+  DType reply_dtype = DType::bf16;       // bf16 or f32; f64 exactly when the sums are deterministic
+  SumMode sum_mode = SumMode::plain;
+  uint64_t numerics_id =
+      0;  // of the kernel table. Must be equal for deterministic sums; otherwise a difference is logged
+
+  // The part that the model decides; placement, dtypes and numerics stay at their defaults.
+  static SplitSettings from_model(const ModelConfig& config, uint64_t fingerprint);
+  // The dtypes that follow from compute dtype and sum mode.
+  void set_dtypes(DType compute, SumMode mode);
+
+  // A combination that is not supported is refused by name.
+  Status validate() const;
+  FfnTraits traits() const;
+  ExpertMapShape map_shape() const;
+  bool is_moe_layer(uint32_t layer) const;
+
+  // Endpoint options for these settings: slots that hold the largest tile in either direction and a
+  // handshake. `slots`: credits in each direction.
+  EndpointOptions endpoint_options(uint32_t slots) const;
+};
+
+struct Setting {
+  std::string key, value;
+  std::string_view remedy;  // what to do about a difference; local, never sent
+};
+
+std::vector<Setting> list_settings(const SplitSettings& settings);
+
+}  // namespace tandem

@@ -1,0 +1,286 @@
+#include "afd/tile_frame.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "moe/router.h"
+
+namespace tandem {
+namespace {
+
+std::unexpected<Error> invalid(std::string message) {
+  return make_error(ErrorCode::invalid_argument, std::move(message));
+}
+
+std::string_view routing_name(const RoutingRef& routing) {
+  constexpr std::array<std::string_view, 3> kNames = {"no routing", "token ids", "expert ids and weights"};
+  return kNames[routing.index()];
+}
+
+size_t expected_kind(const SplitSettings& settings) {
+  return settings.gate_on_attention ? 2 : settings.token_ids ? 1 : 0;
+}
+
+Status check_token_ids(const TokenIds& tokens, uint32_t rows, const SplitSettings& settings) {
+  if (tokens.ids.size() != rows)
+    return invalid(fmt::format("{} token ids for {} rows", tokens.ids.size(), rows));
+  for (uint32_t row = 0; row < rows; ++row) {
+    if (tokens.ids[row] < 0 || static_cast<uint32_t>(tokens.ids[row]) >= settings.vocab_size) {
+      return make_error(ErrorCode::out_of_range, fmt::format("row {}: token id {} outside a vocabulary of {}",
+                                                             row, tokens.ids[row], settings.vocab_size));
+    }
+  }
+  return {};
+}
+
+Status check_routing(const RoutingView& routing, uint32_t rows, const SplitSettings& settings) {
+  if (routing.top_k != settings.top_k) {
+    return invalid(fmt::format("routing with top_k {}, the model has {}", routing.top_k, settings.top_k));
+  }
+  const size_t count = size_t{rows} * routing.top_k;
+  if (routing.ids.size() != count || routing.weights.size() != count) {
+    return invalid(fmt::format("{} expert ids and {} weights for {} rows of top_k {}", routing.ids.size(),
+                               routing.weights.size(), rows, routing.top_k));
+  }
+  return validate_routing(settings.num_experts, routing.top_k, routing.ids, routing.weights);
+}
+
+template <class T>
+std::span<const T> typed(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+}
+
+template <class T>
+void copy_into(std::span<std::byte> to, std::span<const T> from) {
+  if (!from.empty()) std::memcpy(to.data(), from.data(), from.size_bytes());
+}
+
+// Rows of a known role lie without gaps in frames of ours; others may pad them, but ids must not be strided.
+Status check_contiguous(const FrameView& frame, PayloadRole role) {
+  const Descriptor* d = frame.find(role);
+  if (d == nullptr || d->row_stride == dtype_bytes(d->dtype, d->cols)) return {};
+  return invalid(
+      fmt::format("{}: row stride {}, expected rows without gaps", payload_role_name(role), d->row_stride));
+}
+
+void write_times(const FrameLayout& layout, const FfnTimes& times, std::span<std::byte> frame) {
+  const std::array<uint32_t, 4> values = {times.queue_us, times.compute_us, times.exchange_us,
+                                          times.residence_us};
+  copy_into<uint32_t>(layout.payload(frame, PayloadRole::reply_times), values);
+}
+
+}  // namespace
+
+Status check_routing_values(const RoutingRef& routing, uint32_t rows, const SplitSettings& settings) {
+  constexpr std::array<std::string_view, 3> kWanted = {"no routing", "token ids", "expert ids and weights"};
+  const size_t wanted = expected_kind(settings);
+  if (routing.index() != wanted) {
+    return invalid(fmt::format("the request carries {}, the placement agreed on asks for {}",
+                               routing_name(routing), kWanted[wanted]));
+  }
+  if (const auto* tokens = std::get_if<TokenIds>(&routing)) return check_token_ids(*tokens, rows, settings);
+  if (const auto* view = std::get_if<RoutingView>(&routing)) return check_routing(*view, rows, settings);
+  return {};
+}
+
+RoutingRef slice_routing(const RoutingRef& routing, uint32_t begin, uint32_t rows) {
+  if (const auto* tokens = std::get_if<TokenIds>(&routing)) return TokenIds{tokens->ids.subspan(begin, rows)};
+  if (const auto* view = std::get_if<RoutingView>(&routing)) {
+    const size_t first = size_t{begin} * view->top_k;
+    const size_t count = size_t{rows} * view->top_k;
+    return RoutingView{view->ids.subspan(first, count), view->weights.subspan(first, count), view->top_k};
+  }
+  return NoRouting{};
+}
+
+Result<FrameLayout> request_layout(const FrameHeader& header, const SplitSettings& settings) {
+  std::array<PayloadShape, 3> shapes;
+  size_t count = 0;
+  shapes[count++] = {PayloadRole::activation, settings.activation_dtype, header.rows, settings.hidden_size};
+  if (settings.gate_on_attention) {
+    shapes[count++] = {PayloadRole::expert_ids, DType::i32, header.rows, settings.top_k};
+    shapes[count++] = {PayloadRole::expert_weights, DType::f32, header.rows, settings.top_k};
+  } else if (settings.token_ids) {
+    shapes[count++] = {PayloadRole::token_ids, DType::i32, header.rows, 1};
+  }
+  return FrameLayout::create(header, std::span(shapes).first(count));
+}
+
+void write_request(const TileView& tile, const FrameLayout& layout, const SplitSettings& settings,
+                   std::span<std::byte> frame) {
+  layout.encode(frame);
+  const std::span<std::byte> rows = layout.payload(frame, PayloadRole::activation);
+  const size_t row_bytes = dtype_bytes(settings.activation_dtype, settings.hidden_size);
+  const size_t stride = dtype_bytes(settings.activation_dtype, tile.in.row_stride);
+  const auto* source = static_cast<const std::byte*>(tile.in.data);
+  for (size_t row = 0; row < tile.header.rows; ++row) {
+    std::memcpy(rows.data() + row * row_bytes, source + row * stride, row_bytes);
+  }
+  if (const auto* tokens = std::get_if<TokenIds>(&tile.routing)) {
+    copy_into(layout.payload(frame, PayloadRole::token_ids), tokens->ids);
+  } else if (const auto* routing = std::get_if<RoutingView>(&tile.routing)) {
+    copy_into(layout.payload(frame, PayloadRole::expert_ids), routing->ids);
+    copy_into(layout.payload(frame, PayloadRole::expert_weights), routing->weights);
+  }
+}
+
+Result<TileView> read_request(const FrameView& frame, const SplitSettings& settings) {
+  const FrameHeader& header = frame.header;
+  if (!settings.is_moe_layer(header.layer)) {
+    return make_error(ErrorCode::out_of_range, fmt::format("layer {} has no experts", header.layer));
+  }
+  if (header.program != 0) {
+    return make_error(ErrorCode::unsupported,
+                      fmt::format("program {}: this rank runs eager requests, program 0", header.program));
+  }
+  const Descriptor* activation = frame.find(PayloadRole::activation);
+  if (activation == nullptr) return invalid("the request carries no activation");
+  if (activation->dtype != settings.activation_dtype) {
+    return make_error(ErrorCode::unsupported,
+                      fmt::format("activation of {}, the session agreed on {}", dtype_name(activation->dtype),
+                                  dtype_name(settings.activation_dtype)));
+  }
+  if (activation->cols != settings.hidden_size) {
+    return invalid(
+        fmt::format("activation of {} columns, hidden_size is {}", activation->cols, settings.hidden_size));
+  }
+  TANDEM_TRY(check_contiguous(frame, PayloadRole::token_ids));
+  TANDEM_TRY(check_contiguous(frame, PayloadRole::expert_ids));
+  TANDEM_TRY(check_contiguous(frame, PayloadRole::expert_weights));
+  TileView tile{.header = header,
+                .in = {.dtype = activation->dtype,
+                       .data = frame.payload(PayloadRole::activation).data(),
+                       .row_stride = activation->row_stride / dtype_bytes(activation->dtype, 1)},
+                .routing = NoRouting{}};
+  if (frame.find(PayloadRole::token_ids) != nullptr) {
+    tile.routing = TokenIds{typed<int32_t>(frame.payload(PayloadRole::token_ids))};
+  } else if (const Descriptor* ids = frame.find(PayloadRole::expert_ids); ids != nullptr) {
+    tile.routing = RoutingView{typed<int32_t>(frame.payload(PayloadRole::expert_ids)),
+                               typed<float>(frame.payload(PayloadRole::expert_weights)), ids->cols};
+  }
+  TANDEM_TRY(check_routing_values(tile.routing, header.rows, settings));
+  return tile;
+}
+
+Result<FrameLayout> reply_layout(const FrameHeader& request, const SplitSettings& settings) {
+  FrameHeader header = request;
+  header.kind = FrameKind::ffn_reply;
+  const std::array<PayloadShape, 2> shapes = {
+      PayloadShape{PayloadRole::output, settings.reply_dtype, header.rows, settings.hidden_size},
+      PayloadShape{PayloadRole::reply_times, DType::u32, 1, 4}};
+  return FrameLayout::create(header, shapes);
+}
+
+std::span<std::byte> write_reply(const FrameLayout& layout, const FfnTimes& times,
+                                 std::span<std::byte> frame) {
+  layout.encode(frame);
+  write_times(layout, times, frame);
+  return layout.payload(frame, PayloadRole::output);
+}
+
+Result<FrameLayout> error_reply_layout(const FrameHeader& request, const Error& error) {
+  FrameHeader header = request;
+  header.kind = FrameKind::ffn_reply;
+  const std::array<PayloadShape, 3> shapes = {
+      PayloadShape{PayloadRole::reply_times, DType::u32, 1, 4},
+      PayloadShape{PayloadRole::error_code, DType::u32, 1, 1},
+      PayloadShape{PayloadRole::error_text, DType::u8, 1,
+                   static_cast<uint32_t>(clean_error_text(error.message).size())}};
+  return FrameLayout::create(header, shapes);
+}
+
+void write_error_reply(const FrameLayout& layout, const FfnTimes& times, const Error& error,
+                       std::span<std::byte> frame) {
+  layout.encode(frame);
+  write_times(layout, times, frame);
+  const auto code = static_cast<uint32_t>(to_wire(error.code));
+  copy_into<uint32_t>(layout.payload(frame, PayloadRole::error_code), std::span(&code, 1));
+  const std::string text = clean_error_text(error.message);
+  copy_into<char>(layout.payload(frame, PayloadRole::error_text), text);
+}
+
+Result<ReplyView> read_reply(const FrameView& frame, const SplitSettings& settings) {
+  ReplyView reply{.header = frame.header, .status = {}, .times = {}, .output = {}};
+  const auto times = typed<uint32_t>(frame.payload(PayloadRole::reply_times));
+  reply.times = FfnTimes{times[0], times[1], times[2], times[3]};
+  const Descriptor* output = frame.find(PayloadRole::output);
+  if (output == nullptr) {
+    reply.status = std::unexpected(read_error(frame));
+    return reply;
+  }
+  if (output->dtype != settings.reply_dtype || output->cols != settings.hidden_size) {
+    return invalid(fmt::format("reply of {} x {}, agreed were {} x {}", dtype_name(output->dtype),
+                               output->cols, dtype_name(settings.reply_dtype), settings.hidden_size));
+  }
+  TANDEM_TRY(check_contiguous(frame, PayloadRole::output));
+  reply.output = frame.payload(PayloadRole::output);
+  return reply;
+}
+
+WireError to_wire(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::invalid_argument:
+      return WireError::invalid_argument;
+    case ErrorCode::not_found:
+    case ErrorCode::out_of_range:
+      return WireError::out_of_range;
+    case ErrorCode::unsupported:
+      return WireError::unsupported;
+    case ErrorCode::resource_exhausted:
+      return WireError::resource_exhausted;
+    case ErrorCode::would_block:
+    case ErrorCode::unavailable:
+      return WireError::unavailable;
+    case ErrorCode::deadline_exceeded:
+      return WireError::deadline_exceeded;
+    case ErrorCode::cancelled:
+      return WireError::cancelled;
+    case ErrorCode::data_loss:
+      return WireError::data_loss;
+    case ErrorCode::internal:
+      return WireError::internal;
+  }
+  return WireError::internal;
+}
+
+ErrorCode from_wire(uint32_t code) {
+  switch (static_cast<WireError>(code)) {
+    case WireError::invalid_argument:
+      return ErrorCode::invalid_argument;
+    case WireError::out_of_range:
+      return ErrorCode::out_of_range;
+    case WireError::unsupported:
+      return ErrorCode::unsupported;
+    case WireError::resource_exhausted:
+      return ErrorCode::resource_exhausted;
+    case WireError::unavailable:
+      return ErrorCode::unavailable;
+    case WireError::deadline_exceeded:
+      return ErrorCode::deadline_exceeded;
+    case WireError::cancelled:
+      return ErrorCode::cancelled;
+    case WireError::data_loss:
+      return ErrorCode::data_loss;
+    case WireError::internal:
+      return ErrorCode::internal;
+  }
+  return ErrorCode::internal;  // a code of a later version: an error all the same
+}
+
+std::string clean_error_text(std::string_view text) {
+  std::string clean(text.substr(0, kMaxErrorTextBytes));
+  std::ranges::replace_if(
+      clean, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, ' ');
+  return clean;
+}
+
+Error read_error(const FrameView& frame) {
+  const auto code = typed<uint32_t>(frame.payload(PayloadRole::error_code));
+  const auto text = typed<char>(frame.payload(PayloadRole::error_text));
+  return Error{from_wire(code.empty() ? 0 : code[0]), clean_error_text({text.data(), text.size()})};
+}
+
+}  // namespace tandem
