@@ -43,7 +43,7 @@ FAMILIES = {
     "moonlight": ("DeepseekV3", {
         **DEEPSEEK_V3, "q_lora_rank": None, "n_group": 1, "topk_group": 1, "n_routed_experts": 8, "num_experts_per_tok": 3,
         "moe_intermediate_size": 24, "n_shared_experts": 2, "v_head_dim": 16, "routed_scaling_factor": 2.446,
-        "rms_norm_eps": 1e-5, "rope_theta": 50000.0, "rope_scaling": None, "max_position_embeddings": 8192}),
+        "rms_norm_eps": 1e-3, "rope_theta": 50000.0, "rope_scaling": None, "max_position_embeddings": 8192}),
     "kimi_k2": ("DeepseekV3", {
         **DEEPSEEK_V3, "model_type": "kimi_k2", "q_lora_rank": 40, "n_group": 1, "topk_group": 1,
         "num_experts_per_tok": 4, "v_head_dim": 16, "routed_scaling_factor": 2.827, "rope_theta": 50000.0,
@@ -59,7 +59,7 @@ FAMILIES = {
     "mixtral": ("Mixtral", {
         **COMMON, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 48, "intermediate_size": 32,
         "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "num_local_experts": 8,
-        "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "rope_theta": 1000000.0, "sliding_window": None,
+        "num_experts_per_tok": 2, "rms_norm_eps": 1e-3, "rope_theta": 1000000.0, "sliding_window": None,
         "max_position_embeddings": 32768, "output_router_logits": False, "router_aux_loss_coef": 0.02}),
     "granitemoe": ("GraniteMoe", {
         **COMMON, "architectures": ["GraniteMoeForCausalLM"], "model_type": "granitemoe", "hidden_size": 64,

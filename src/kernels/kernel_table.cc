@@ -10,6 +10,15 @@ namespace {
 
 std::vector<const KernelTable*> detect() {
   std::vector<const KernelTable*> tables;
+#if defined(__x86_64__)
+  // These also ask whether the operating system saves the registers.
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  if (avx512 && __builtin_cpu_supports("avx512bf16")) tables.push_back(&kAvx512Bf16Table);
+  if (avx512) tables.push_back(&kAvx512Table);
+  if (avx2) tables.push_back(&kAvx2Table);
+#endif
   tables.push_back(&kScalarTable);
   return tables;
 }

@@ -6,5 +6,10 @@
 namespace tandem {
 
 extern const KernelTable kScalarTable;
+#if defined(__x86_64__)
+extern const KernelTable kAvx2Table;
+extern const KernelTable kAvx512Table;
+extern const KernelTable kAvx512Bf16Table;
+#endif
 
 }  // namespace tandem

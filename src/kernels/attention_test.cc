@@ -1,0 +1,329 @@
+// gqa, mla and kv_write on every table: against float64, with garbage where no key is, and with equal bits
+// for every chunking of a prompt.
+#include <algorithm>
+
+#include "kernels/paged_kv_layout.h"
+#include "kernels/testing.h"
+
+namespace tandem::kernel_testing {
+namespace {
+
+class AttentionTest : public EveryTable {};
+
+// A paged cache in which everything that was not written is NaN. Blocks of a sequence are out of order.
+class TestCache {
+ public:
+  TestCache(PagedKvLayout layout, uint32_t sequences, uint32_t tokens)
+      : layout_(layout),
+        blocks_((tokens + layout.tokens_per_block - 1) / layout.tokens_per_block),
+        bytes_(layout.dtype, sequences * size_t{blocks_} * layout.block_elements(), kNan) {
+    for (uint32_t s = 0; s < sequences; ++s) {
+      tables_.emplace_back();
+      for (uint32_t b = 0; b < blocks_; ++b) {
+        tables_.back().push_back(static_cast<int32_t>((blocks_ - 1 - b) * sequences + s));
+      }
+    }
+  }
+
+  KvCacheView view() {
+    return {static_cast<std::byte*>(bytes_.data()), layout_.block_bytes(), layout_.tokens_per_block,
+            layout_.dtype};
+  }
+  AttentionRow row(uint32_t sequence, uint32_t position) const {
+    return {tables_[sequence].data(), position};
+  }
+  const PagedKvLayout& layout() const { return layout_; }
+
+  float key(uint32_t sequence, uint32_t head, uint32_t position, uint32_t d) const {
+    return bytes_.get(block(sequence, position) + layout_.key(head, position % layout_.tokens_per_block) + d);
+  }
+  float value(uint32_t sequence, uint32_t head, uint32_t position, uint32_t d) const {
+    return bytes_.get(block(sequence, position) + layout_.value(head, position % layout_.tokens_per_block) +
+                      d);
+  }
+  float latent(uint32_t sequence, uint32_t position, uint32_t d) const {
+    return bytes_.get(block(sequence, position) + layout_.latent(position % layout_.tokens_per_block) + d);
+  }
+  const Tensor& content() const { return bytes_; }
+
+ private:
+  size_t block(uint32_t sequence, uint32_t position) const {
+    return static_cast<size_t>(tables_[sequence][position / layout_.tokens_per_block]) *
+           layout_.block_elements();
+  }
+
+  PagedKvLayout layout_;
+  uint32_t blocks_;
+  Tensor bytes_;
+  std::vector<std::vector<int32_t>> tables_;
+};
+
+struct GqaShape {
+  uint32_t heads, kv_heads, head_dim, tokens_per_block;
+};
+
+// softmax(scores) . values in float64, and the sum of the magnitudes that went in.
+struct Reference {
+  double value, magnitude;
+};
+template <class Value>
+Reference softmax_sum(const std::vector<double>& scores, const Value& value) {
+  const double most = *std::max_element(scores.begin(), scores.end());
+  double denominator = 0, sum = 0, magnitude = 0;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    const double weight = std::exp(scores[i] - most);
+    denominator += weight;
+    sum += weight * value(i);
+    magnitude += weight * std::fabs(value(i));
+  }
+  return {sum / denominator, magnitude / denominator};
+}
+
+// A score is off by at most dims * 2^-24 * sum |q k|, which scales the weight by e^error; the vectorised e^x,
+// the correction of each tile and the two sums add some roundings a key.
+double softmax_bound(double score_magnitude, uint32_t dims, uint32_t keys, const Reference& reference,
+                     DType dtype) {
+  const double score_error = (dims + 4) * 0x1p-24 * score_magnitude;
+  return (2 * std::expm1(score_error) + (2.0 * keys + 16) * 0x1p-24) * reference.magnitude +
+         rounding(dtype, reference.value);
+}
+
+struct GqaCase {
+  GqaCase(const KernelTable& kernels, GqaShape gqa_shape, DType cache_dtype, uint32_t sequences,
+          uint32_t length)
+      : table(kernels),
+        shape(gqa_shape),
+        tokens(length),
+        cache({cache_dtype, shape.tokens_per_block, shape.kv_heads, shape.head_dim}, sequences, length),
+        query(Tensor::random(DType::f32, size_t{sequences} * length * shape.heads * shape.head_dim, 21)) {
+    const uint32_t width = shape.kv_heads * shape.head_dim;
+    const Tensor keys = Tensor::random(DType::f32, size_t{sequences} * length * width, 22);
+    const Tensor values = Tensor::random(DType::f32, size_t{sequences} * length * width, 23);
+    for (uint32_t s = 0; s < sequences; ++s) {
+      for (uint32_t t = 0; t < length; ++t) rows.push_back(cache.row(s, t));
+    }
+    KvWriteArgs write;
+    write.rows = rows;
+    write.cache = cache.view();
+    write.first = reinterpret_cast<const float*>(keys.data());
+    write.second = reinterpret_cast<const float*>(values.data());
+    write.first_stride = write.second_stride = write.first_width = write.second_width = width;
+    write.num_kv_heads = shape.kv_heads;
+    run(table, table.kv_write, write, 2);
+    for (uint32_t s = 0; s < sequences; ++s) {
+      for (uint32_t t = 0; t < length; ++t) {
+        for (uint32_t i = 0; i < width; ++i) {
+          const size_t at = (size_t{s} * length + t) * width + i;
+          Tensor expected(cache_dtype, 1);
+          expected.set(0, keys.get(at));
+          EXPECT_EQ(cache.key(s, i / shape.head_dim, t, i % shape.head_dim), expected.get(0));
+          expected.set(0, values.get(at));
+          EXPECT_EQ(cache.value(s, i / shape.head_dim, t, i % shape.head_dim), expected.get(0));
+        }
+      }
+    }
+  }
+
+  // Rows [begin, end) of all sequences' rows.
+  void attend(Tensor& out, size_t begin, size_t end, int threads) {
+    const size_t width = size_t{shape.heads} * shape.head_dim;
+    GqaArgs args;
+    args.rows = std::span(rows).subspan(begin, end - begin);
+    args.cache = cache.view();
+    args.query = query.f32() + begin * width;
+    args.query_stride = width;
+    args.out = out.out(width);
+    args.out.data = static_cast<std::byte*>(out.data()) + begin * width * dtype_bytes(out.dtype(), 1);
+    args.num_heads = shape.heads;
+    args.num_kv_heads = shape.kv_heads;
+    args.head_dim = shape.head_dim;
+    args.scale = 0.3f;
+    run(table, table.gqa, args, threads);
+  }
+
+  const KernelTable& table;
+  GqaShape shape;
+  uint32_t tokens;
+  TestCache cache;
+  Tensor query;
+  std::vector<AttentionRow> rows;
+};
+
+TEST_P(AttentionTest, GqaAgreesWithFloat64) {
+  const GqaShape shapes[] = {{4, 4, 24, 5}, {6, 2, 40, 16}, {16, 2, 64, 16}, {5, 1, 128, 32}, {40, 2, 17, 7}};
+  for (const GqaShape shape : shapes) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      SCOPED_TRACE(::testing::Message()
+                   << shape.heads << "/" << shape.kv_heads << " heads of " << shape.head_dim);
+      const uint32_t tokens = 150;
+      GqaCase test(table(), shape, dtype, 2, tokens);
+      Tensor out(dtype, test.query.size());
+      test.attend(out, 0, test.rows.size(), 2);
+      const uint32_t sharing = shape.heads / shape.kv_heads;
+      for (const size_t row : {0, 1, 15, 16, 63, 64, 65, 127, 149, 150, 214, 299}) {
+        const uint32_t sequence = static_cast<uint32_t>(row / tokens), position = row % tokens;
+        for (uint32_t h = 0; h < shape.heads; ++h) {
+          std::vector<double> scores;
+          double magnitude = 0;
+          const size_t at = (row * shape.heads + h) * shape.head_dim;
+          for (uint32_t t = 0; t <= position; ++t) {
+            double score = 0, sum = 0;
+            for (uint32_t d = 0; d < shape.head_dim; ++d) {
+              const double product = static_cast<double>(test.query.get(at + d)) *
+                                     static_cast<double>(test.cache.key(sequence, h / sharing, t, d));
+              score += product;
+              sum += std::fabs(product);
+            }
+            scores.push_back(score * static_cast<double>(0.3f));
+            magnitude = std::max(magnitude, sum * static_cast<double>(0.3f));
+          }
+          for (uint32_t d = 0; d < shape.head_dim; ++d) {
+            const Reference expected = softmax_sum(scores, [&](size_t t) {
+              return static_cast<double>(
+                  test.cache.value(sequence, h / sharing, static_cast<uint32_t>(t), d));
+            });
+            ASSERT_NEAR(out.get(at + d), expected.value,
+                        softmax_bound(magnitude, shape.head_dim, position + 1, expected, dtype))
+                << "row " << row << " head " << h << " dim " << d;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Token by token, in chunks, and at once; the other sequence comes along. The cache is the same each time.
+TEST_P(AttentionTest, GqaChunkingKeepsBits) {
+  GqaCase test(table(), {6, 2, 40, 16}, DType::bf16, 2, 200);
+  Tensor once(DType::f32, test.query.size());
+  test.attend(once, 0, test.rows.size(), 1);
+  for (const size_t chunk : {1, 7, 16, 64, 257}) {
+    for (const int threads : {1, 2}) {
+      if (chunk == 1 && threads == 2)
+        continue;  // slow to start 400 pools, and a chunk of one row has few tasks
+      Tensor out(DType::f32, test.query.size());
+      for (size_t begin = 0; begin < test.rows.size(); begin += chunk) {
+        test.attend(out, begin, std::min(begin + chunk, test.rows.size()), threads);
+      }
+      EXPECT_TRUE(same_bits(once, 0, out, 0, out.size()))
+          << "chunks of " << chunk << ", " << threads << " threads";
+    }
+  }
+}
+
+struct MlaShape {
+  uint32_t heads, latent_dim, rope_dim, tokens_per_block;
+};
+
+TEST_P(AttentionTest, MlaAgreesWithFloat64AndChunkingKeepsBits) {
+  const MlaShape shapes[] = {{4, 32, 8, 16}, {3, 50, 6, 5}, {20, 512, 64, 16}, {1, 7, 2, 3}};
+  for (const MlaShape shape : shapes) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      SCOPED_TRACE(::testing::Message() << shape.heads << " heads, latent " << shape.latent_dim);
+      const uint32_t tokens = shape.latent_dim > 100 ? 70 : 140;
+      const uint32_t width = shape.latent_dim + shape.rope_dim;
+      TestCache cache({dtype, shape.tokens_per_block, 0, width}, 1, tokens + 3);
+      const Tensor latent = Tensor::random(DType::f32, size_t{tokens} * shape.latent_dim, 31);
+      const Tensor rope = Tensor::random(DType::f32, size_t{tokens} * shape.rope_dim, 32);
+      std::vector<AttentionRow> rows;
+      for (uint32_t t = 0; t < tokens; ++t) rows.push_back(cache.row(0, t));
+      KvWriteArgs write;
+      write.rows = rows;
+      write.cache = cache.view();
+      write.first = reinterpret_cast<const float*>(latent.data());
+      write.second = reinterpret_cast<const float*>(rope.data());
+      write.first_stride = write.first_width = shape.latent_dim;
+      write.second_stride = write.second_width = shape.rope_dim;
+      run(table(), table().kv_write, write);
+      EXPECT_TRUE(std::isnan(cache.latent(0, tokens, 0)));
+
+      Tensor query_latent = Tensor::random(DType::f32, size_t{tokens} * shape.heads * shape.latent_dim, 33);
+      Tensor query_rope = Tensor::random(DType::f32, size_t{tokens} * shape.heads * width, 34);
+      Tensor out(dtype, query_latent.size());
+      const auto attend = [&](Tensor& to, size_t begin, size_t end, int threads) {
+        const size_t out_width = size_t{shape.heads} * shape.latent_dim;
+        MlaArgs args;
+        args.rows = std::span(rows).subspan(begin, end - begin);
+        args.cache = cache.view();
+        args.query_latent = query_latent.f32() + begin * out_width;
+        args.query_latent_stride = out_width;
+        // The rotated part stands inside a wider query, as a projection leaves it.
+        args.query_rope = query_rope.f32() + begin * shape.heads * width + shape.latent_dim;
+        args.query_rope_stride = size_t{shape.heads} * width;
+        args.query_rope_head_stride = width;
+        args.out = to.out(out_width);
+        args.out.data = static_cast<std::byte*>(to.data()) + begin * out_width * dtype_bytes(to.dtype(), 1);
+        args.num_heads = shape.heads;
+        args.latent_dim = shape.latent_dim;
+        args.rope_dim = shape.rope_dim;
+        args.scale = 0.2f;
+        run(table(), table().mla, args, threads);
+      };
+      attend(out, 0, tokens, 2);
+      for (const uint32_t position : {0u, 1u, 16u, 63u, 64u, tokens - 1}) {
+        for (uint32_t h = 0; h < shape.heads; ++h) {
+          std::vector<double> scores;
+          double magnitude = 0;
+          const size_t at = (size_t{position} * shape.heads + h) * shape.latent_dim;
+          const size_t rope_at = (size_t{position} * shape.heads + h) * width + shape.latent_dim;
+          for (uint32_t t = 0; t <= position; ++t) {
+            double score = 0, sum = 0;
+            for (uint32_t d = 0; d < width; ++d) {
+              const float q = d < shape.latent_dim ? query_latent.get(at + d)
+                                                   : query_rope.get(rope_at + d - shape.latent_dim);
+              const double product = static_cast<double>(q) * static_cast<double>(cache.latent(0, t, d));
+              score += product;
+              sum += std::fabs(product);
+            }
+            scores.push_back(score * static_cast<double>(0.2f));
+            magnitude = std::max(magnitude, sum * static_cast<double>(0.2f));
+          }
+          for (uint32_t d = 0; d < shape.latent_dim; ++d) {
+            const Reference expected = softmax_sum(scores, [&](size_t t) {
+              return static_cast<double>(cache.latent(0, static_cast<uint32_t>(t), d));
+            });
+            ASSERT_NEAR(out.get(at + d), expected.value,
+                        softmax_bound(magnitude, width, position + 1, expected, dtype))
+                << "position " << position << " head " << h << " dim " << d;
+          }
+        }
+      }
+      for (const size_t chunk : {1, 9, 64}) {
+        Tensor chunked(dtype, out.size());
+        for (size_t begin = 0; begin < tokens; begin += chunk) {
+          attend(chunked, begin, std::min<size_t>(begin + chunk, tokens), 1);
+        }
+        EXPECT_TRUE(same_bits(out, 0, chunked, 0, out.size())) << "chunks of " << chunk;
+      }
+    }
+  }
+}
+
+// A negative or zero scale must not give weight to keys that do not exist; large scores must not overflow.
+TEST_P(AttentionTest, ScalesAndLargeScores) {
+  for (const float scale : {-1.0f, 0.0f, 300.0f}) {
+    GqaCase test(table(), {2, 1, 16, 16}, DType::f32, 1, 20);
+    GqaArgs args;
+    args.rows = test.rows;
+    args.cache = test.cache.view();
+    args.query = test.query.f32();
+    args.query_stride = 32;
+    Tensor out(DType::f32, 20 * 32, kNan);
+    args.out = out.out(32);
+    args.num_heads = 2;
+    args.num_kv_heads = 1;
+    args.head_dim = 16;
+    args.scale = scale;
+    run(table(), table().gqa, args);
+    for (size_t i = 0; i < out.size(); ++i) ASSERT_TRUE(std::isfinite(out.get(i))) << scale << " " << i;
+    if (scale != 0.0f) continue;
+    double mean = 0;  // all keys weigh the same
+    for (uint32_t t = 0; t < 20; ++t) mean += static_cast<double>(test.cache.value(0, 0, t, 3)) / 20;
+    EXPECT_NEAR(out.get(19 * 32 + 3), mean, 1e-6);
+  }
+}
+
+TANDEM_EVERY_TABLE(AttentionTest);
+
+}  // namespace
+}  // namespace tandem::kernel_testing

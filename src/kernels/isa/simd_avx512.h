@@ -1,0 +1,185 @@
+// Vec for AVX-512: 16 float32 lanes. The reference for what each function means; simd_avx2.h and
+// simd_scalar.h give the same in their terms. Included once per table, under its flags: with __AVX512BF16__
+// pairs go through VDPBF16PS, which reads denormals as zero, without it they are widened and fused, even
+// column first.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/isa/isa_namespace.h"
+
+namespace tandem::TANDEM_ISA_NAMESPACE {
+
+using Vec = __m512;
+
+// Accumulators that a register tile may hold, by weight format, of 32 registers. A fused multiply-add takes 4
+// cycles (a bf16 dot 5 to 6) and one or two start each cycle, so 8 to 12 suffice to fill the pipes; more of
+// them use each loaded line more often. Without the bf16 dot each line takes two registers and a mask.
+#ifdef __AVX512BF16__
+inline constexpr int kBf16Accumulators = 24, kF32Accumulators = 24;
+#else
+inline constexpr int kBf16Accumulators = 16, kF32Accumulators = 24;
+#endif
+inline constexpr int kTileRows = 6;
+
+TANDEM_INLINE Vec set1(float x) {
+  return _mm512_set1_ps(x);
+}
+TANDEM_INLINE Vec zero() {
+  return _mm512_setzero_ps();
+}
+TANDEM_INLINE __mmask16 first_lanes(uint32_t n) {
+  return static_cast<__mmask16>((1u << n) - 1);
+}
+TANDEM_INLINE Vec load(const float* p) {
+  return _mm512_loadu_ps(p);
+}
+TANDEM_INLINE void store(float* p, Vec v) {
+  _mm512_storeu_ps(p, v);
+}
+// The first n < 16 elements, the other lanes 0; nothing beyond them is read.
+TANDEM_INLINE Vec load_partial(const float* p, uint32_t n) {
+  return _mm512_maskz_loadu_ps(first_lanes(n), p);
+}
+TANDEM_INLINE void store_partial(float* p, Vec v, uint32_t n) {
+  _mm512_mask_storeu_ps(p, first_lanes(n), v);
+}
+
+TANDEM_INLINE Vec widen_lanes(__m256i bits) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+// Round to nearest even; NaN stays NaN, denormals stay (VCVTNEPS2BF16 would flush them).
+TANDEM_INLINE __m256i narrow_lanes(Vec v) {
+  const __m512i bits = _mm512_castps_si512(v);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  const __m512i chosen = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(chosen, 16));
+}
+TANDEM_INLINE Vec load_bf16(const uint16_t* p) {
+  return widen_lanes(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+TANDEM_INLINE Vec load_bf16_partial(const uint16_t* p, uint32_t n) {
+  return widen_lanes(_mm256_maskz_loadu_epi16(first_lanes(n), p));
+}
+TANDEM_INLINE void store_bf16(uint16_t* p, Vec v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_lanes(v));
+}
+TANDEM_INLINE void store_bf16_partial(uint16_t* p, Vec v, uint32_t n) {
+  _mm256_mask_storeu_epi16(p, first_lanes(n), narrow_lanes(v));
+}
+
+TANDEM_INLINE Vec add(Vec x, Vec y) {
+  return _mm512_add_ps(x, y);
+}
+TANDEM_INLINE Vec sub(Vec x, Vec y) {
+  return _mm512_sub_ps(x, y);
+}
+TANDEM_INLINE Vec mul(Vec x, Vec y) {
+  return _mm512_mul_ps(x, y);
+}
+TANDEM_INLINE Vec div(Vec x, Vec y) {
+  return _mm512_div_ps(x, y);
+}
+// x * y + z
+TANDEM_INLINE Vec fma(Vec x, Vec y, Vec z) {
+  return _mm512_fmadd_ps(x, y, z);
+}
+// y when either is NaN.
+TANDEM_INLINE Vec max(Vec x, Vec y) {
+  return _mm512_max_ps(x, y);
+}
+TANDEM_INLINE Vec min(Vec x, Vec y) {
+  return _mm512_min_ps(x, y);
+}
+
+// The nearest integer, ties to even, for |x| < 2^22.
+TANDEM_INLINE Vec round_even(Vec x) {
+  return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+// 2^n for whole n in [-126, 127]; anything for NaN.
+TANDEM_INLINE Vec power_of_two(Vec n) {
+  return _mm512_castsi512_ps(
+      _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
+}
+
+// Sums and maxima over the lanes. The order is fixed: halves, quarters, pairs.
+TANDEM_INLINE float reduce_add(Vec v) {
+  v = add(v, _mm512_shuffle_f32x4(v, v, 0x4e));
+  v = add(v, _mm512_shuffle_f32x4(v, v, 0xb1));
+  v = add(v, _mm512_permute_ps(v, 0x4e));
+  v = add(v, _mm512_permute_ps(v, 0xb1));
+  return _mm512_cvtss_f32(v);
+}
+TANDEM_INLINE float reduce_max(Vec v) {
+  v = max(v, _mm512_shuffle_f32x4(v, v, 0x4e));
+  v = max(v, _mm512_shuffle_f32x4(v, v, 0xb1));
+  v = max(v, _mm512_permute_ps(v, 0x4e));
+  v = max(v, _mm512_permute_ps(v, 0xb1));
+  return _mm512_cvtss_f32(v);
+}
+// Lane i is the sum over the lanes of v[i]; the same order for each.
+TANDEM_INLINE Vec reduce_add_16(const Vec (&v)[16]) {
+  Vec halves[8], quarters[4], pairs[2];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    halves[i] = add(_mm512_shuffle_f32x4(v[i], v[i + 8], 0x44), _mm512_shuffle_f32x4(v[i], v[i + 8], 0xee));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    quarters[i] = add(_mm512_shuffle_f32x4(halves[i], halves[i + 4], 0x88),
+                      _mm512_shuffle_f32x4(halves[i], halves[i + 4], 0xdd));
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const __m512d a = _mm512_castps_pd(quarters[i]), b = _mm512_castps_pd(quarters[i + 2]);
+    pairs[i] = add(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  }
+  const Vec sums =
+      add(_mm512_shuffle_ps(pairs[0], pairs[1], 0x88), _mm512_shuffle_ps(pairs[0], pairs[1], 0xdd));
+  // Lanes now hold 0 2 1 3, 8 10 9 11, 4 6 5 7, 12 14 13 15.
+  return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15), sums);
+}
+
+// A line of bf16 pairs (two columns of 16 rows), a pair of activations for all lanes, and sum + both
+// products.
+#ifdef __AVX512BF16__
+using Pairs = __m512i;
+TANDEM_INLINE Pairs load_pairs(const std::byte* p) {
+  return _mm512_loadu_si512(p);
+}
+TANDEM_INLINE Pairs broadcast_pair(uint32_t pair) {
+  return _mm512_set1_epi32(static_cast<int>(pair));
+}
+TANDEM_INLINE Vec dot_pairs(Vec sum, Pairs w, Pairs x) {
+  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
+}
+#else
+struct Pairs {
+  Vec even, odd;
+};
+TANDEM_INLINE Pairs split_pairs(__m512i bits) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)),
+          _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
+}
+TANDEM_INLINE Pairs load_pairs(const std::byte* p) {
+  return split_pairs(_mm512_loadu_si512(p));
+}
+TANDEM_INLINE Pairs broadcast_pair(uint32_t pair) {
+  return split_pairs(_mm512_set1_epi32(static_cast<int>(pair)));
+}
+TANDEM_INLINE Vec dot_pairs(Vec sum, const Pairs& w, const Pairs& x) {
+  return fma(w.odd, x.odd, fma(w.even, x.even, sum));
+}
+#endif
+
+TANDEM_INLINE void prefetch(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+}
+
+}  // namespace tandem::TANDEM_ISA_NAMESPACE

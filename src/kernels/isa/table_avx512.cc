@@ -1,0 +1,15 @@
+#define TANDEM_ISA_NAMESPACE isa_avx512
+
+// The vector type first: what follows is written in its terms.
+#include "kernels/isa/simd_avx512.h"
+
+#include "kernels/isa/simd_math.h"
+
+#include "kernels/isa/make_table.h"
+#include "kernels/isa/tables.h"
+
+namespace tandem {
+
+constinit const KernelTable kAvx512Table = isa_avx512::make_table("avx512");
+
+}  // namespace tandem
