@@ -1,0 +1,107 @@
+// Handshake: how an attention rank and an FFN rank make sure that they fit, before any request is served.
+//
+//   attention                         FFN
+//   hello: identity, settings    ->
+//                                <-   hello_ack: identity, settings, pieces, session   (or refuse, naming the
+//                                key)
+//   canary, one for each payload ->
+//                                <-   canary_echo: the same bytes
+//
+// Both sides compare; a difference names the key, both values and both peers. Canaries have the largest size
+// that requests and replies of the session can have and go over the request channel: what carried them
+// carries work. `numerics_id` is compared always; a difference is refused with deterministic sums and logged
+// otherwise.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "afd/frame_layout.h"
+#include "afd/split_settings.h"
+#include "afd/topology.h"
+#include "base/clock.h"
+#include "transport/endpoint.h"
+
+namespace tandem {
+
+struct PeerIdentity {
+  std::string role;  // "attention" or "ffn"
+  uint32_t rank = 0;
+  std::string name;  // "host:pid"
+  uint32_t incarnation =
+      0;  // different at every start of the process; a rank returns only through a new hello
+
+  std::string text() const;  // "attention rank 0 (host:pid)"
+};
+
+// Identity of this process, with a fresh random incarnation.
+PeerIdentity make_identity(std::string role, uint32_t rank);
+
+// What a hello or hello_ack says: who, and the settings as received, in order.
+struct Hello {
+  PeerIdentity peer;
+  std::vector<std::pair<std::string, std::string>> settings;
+};
+
+std::string encode_hello(const PeerIdentity& self, const SplitSettings& settings);
+// Refused: no "key=value" lines, a key given twice, a missing identity.
+Result<Hello> decode_hello(std::string_view text);
+
+// invalid_argument naming every differing key (the first few in full). Writes to the log what is only worth a
+// warning.
+Status compare_settings(const SplitSettings& ours, const PeerIdentity& self, const Hello& theirs);
+
+// A frame without payload or with an error text, over the control channel. would_block when the channel has
+// no credit.
+Status send_plain(Endpoint& endpoint, FrameKind kind, uint64_t session, uint32_t incarnation);
+Status send_refuse(Endpoint& endpoint, uint64_t session, uint32_t incarnation, const Error& error);
+
+// The canaries of a session: the request (with its routing kind), and the reply.
+inline constexpr uint16_t kNumCanaries = 2;
+Result<std::vector<std::byte>> make_canary(const SplitSettings& settings, uint64_t session,
+                                           uint32_t incarnation, uint16_t index);
+// The echo of a canary: the same bytes, kind canary_echo.
+std::vector<std::byte> echo_canary(std::span<const std::byte> canary);
+
+// Attention's side: performs the handshake on a new connection; the calling thread becomes the poller. Blocks
+// until done, until `deadline`, or until `stop`. Errors that another try cannot mend have the codes
+// invalid_argument, unsupported or data_loss; unavailable and deadline_exceeded may go away.
+Result<FfnRankFacts> open_session(Endpoint& endpoint, const std::string& address,
+                                  const SplitSettings& settings, const PeerIdentity& self, Instant deadline,
+                                  const std::atomic<bool>& stop);
+
+// FFN's side of one connection: fed with frames by the I/O thread, never blocks.
+class FfnHandshake {
+ public:
+  FfnHandshake(const SplitSettings& settings, const PeerIdentity& self, std::span<const Piece> pieces,
+               uint64_t session)
+      : settings_(settings), self_(self), pieces_(pieces), session_(session) {}
+
+  // All canaries were echoed: requests may be served.
+  bool done() const { return canaries_ == kNumCanaries && echo_.empty(); }
+  bool greeted() const { return greeted_; }
+  const PeerIdentity& peer() const { return peer_; }
+
+  // One frame of an unfinished handshake. An error is the reason to refuse the connection.
+  Status on_frame(const FrameView& frame, Endpoint& endpoint);
+  // Sends the echo that is due; call when the frame's lease has been destroyed, and after every poll.
+  Status pump(Endpoint& endpoint);
+
+ private:
+  Status on_hello(const FrameView& frame, Endpoint& endpoint);
+  Status on_canary(const FrameView& frame);
+
+  const SplitSettings& settings_;
+  const PeerIdentity& self_;
+  std::span<const Piece> pieces_;
+  uint64_t session_;
+  PeerIdentity peer_;
+  bool greeted_ = false;
+  uint16_t canaries_ = 0;
+  std::vector<std::byte> echo_;  // waits for a credit
+};
+
+}  // namespace tandem

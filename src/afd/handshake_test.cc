@@ -1,0 +1,166 @@
+#include "afd/handshake.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "afd/tile_frame.h"
+
+namespace tandem {
+namespace {
+
+SplitSettings small_settings() {
+  SplitSettings settings;
+  settings.model_fingerprint = 0xabcdef;
+  settings.hidden_size = 24;
+  settings.num_layers = 4;
+  settings.vocab_size = 100;
+  settings.num_experts = 8;
+  settings.top_k = 2;
+  settings.moe_intermediate_size = 32;
+  settings.moe_layers = {1, 2, 3};
+  return settings;
+}
+
+PeerIdentity attention_peer() {
+  return {"attention", 3, "alpha:11", 1};
+}
+PeerIdentity ffn_peer() {
+  return {"ffn", 0, "beta:22", 2};
+}
+
+std::string difference(const SplitSettings& ours, const SplitSettings& theirs) {
+  const auto hello = decode_hello(encode_hello(ffn_peer(), theirs));
+  const Status same = compare_settings(ours, attention_peer(), hello.value());
+  return same ? "" : same.error().message;
+}
+
+TEST(Handshake, EqualSettingsPass) {
+  EXPECT_EQ(difference(small_settings(), small_settings()), "");
+}
+
+TEST(Handshake, EverySettingIsComparedAndNamed) {
+  const SplitSettings ours = small_settings();
+  const auto check = [&](std::string_view key, auto change) {
+    SplitSettings theirs = ours;
+    change(theirs);
+    const std::string message = difference(ours, theirs);
+    EXPECT_NE(message.find(std::string(key) + " is "), std::string::npos) << key << ": " << message;
+    EXPECT_NE(message.find("attention rank 3 (alpha:11)"), std::string::npos) << message;
+    EXPECT_NE(message.find("FFN rank 0 (beta:22)"), std::string::npos) << message;
+  };
+  check("model_fingerprint", [](auto& s) { s.model_fingerprint++; });
+  check("hidden_size", [](auto& s) { s.hidden_size++; });
+  check("num_layers", [](auto& s) { s.num_layers++; });
+  check("moe_layers", [](auto& s) { s.moe_layers = {1, 3}; });
+  check("num_experts", [](auto& s) { s.num_experts++; });
+  check("top_k", [](auto& s) { s.top_k++; });
+  check("moe_intermediate_size", [](auto& s) { s.moe_intermediate_size++; });
+  check("shared_intermediate_size", [](auto& s) { s.shared_intermediate_size++; });
+  check("vocab_size", [](auto& s) { s.vocab_size++; });
+  check("gate", [](auto& s) { s.gate_on_attention = true; });
+  check("shared_experts", [](auto& s) { s.shared_experts_on_attention = true; });
+  check("token_ids", [](auto& s) { s.token_ids = true; });
+  check("compute_dtype", [](auto& s) { s.compute_dtype = DType::f32; });
+  check("activation_dtype", [](auto& s) { s.activation_dtype = DType::f32; });
+  check("reply_dtype", [](auto& s) { s.reply_dtype = DType::f32; });
+  check("deterministic", [](auto& s) { s.sum_mode = SumMode::deterministic; });
+}
+
+TEST(Handshake, NumericsMattersOnlyForDeterministicSums) {
+  SplitSettings ours = small_settings(), theirs = small_settings();
+  theirs.numerics_id = 99;
+  EXPECT_EQ(difference(ours, theirs), "");  // logged
+  ours.set_dtypes(DType::bf16, SumMode::deterministic);
+  theirs.set_dtypes(DType::bf16, SumMode::deterministic);
+  EXPECT_NE(difference(ours, theirs).find("numerics_id"), std::string::npos);
+}
+
+TEST(Handshake, ALateOrMissingKeyIsADifference) {
+  auto hello = decode_hello(encode_hello(ffn_peer(), small_settings())).value();
+  std::erase_if(hello.settings, [](const auto& setting) { return setting.first == "top_k"; });
+  EXPECT_NE(compare_settings(small_settings(), attention_peer(), hello).error().message.find("top_k is 2 on"),
+            std::string::npos);
+  hello = decode_hello(encode_hello(ffn_peer(), small_settings())).value();
+  hello.settings.emplace_back("new_key", "7");
+  EXPECT_NE(
+      compare_settings(small_settings(), attention_peer(), hello).error().message.find("new_key is (absent)"),
+      std::string::npos);
+}
+
+TEST(Handshake, MalformedHelloIsRefused) {
+  EXPECT_FALSE(decode_hello("").has_value());
+  EXPECT_FALSE(decode_hello("peer.role=ffn\n").has_value());
+  const std::string good = "peer.role=ffn\npeer.rank=0\npeer.name=h:1\npeer.incarnation=5\n";
+  EXPECT_TRUE(decode_hello(good).has_value());
+  EXPECT_NE(decode_hello(good + "a=1\na=2\n").error().message.find("a is given twice"), std::string::npos);
+  EXPECT_FALSE(decode_hello(good + "no equals sign\n").has_value());
+  EXPECT_FALSE(decode_hello(good + "=value\n").has_value());
+  EXPECT_FALSE(decode_hello(good + "unterminated=1").has_value());
+  EXPECT_FALSE(decode_hello("peer.role=ffn\npeer.rank=-1\npeer.name=h:1\npeer.incarnation=5\n").has_value());
+  EXPECT_FALSE(
+      decode_hello("peer.role=ffn\npeer.rank=70000\npeer.name=h:1\npeer.incarnation=5\n").has_value());
+  std::string many = good;
+  for (int i = 0; i < 300; ++i) many += "key" + std::to_string(i) + "=1\n";
+  EXPECT_FALSE(decode_hello(many).has_value());
+}
+
+TEST(Handshake, CanariesHaveTheSizeOfTheLargestFrames) {
+  for (int mode = 0; mode < 3; ++mode) {
+    SplitSettings settings = small_settings();
+    settings.token_ids = mode == 1;
+    settings.gate_on_attention = mode == 2;
+    for (uint16_t index = 0; index < kNumCanaries; ++index) {
+      const auto canary = make_canary(settings, 5, 6, index).value();
+      const auto frame = parse_frame(canary).value();
+      EXPECT_EQ(frame.header.rows, kMaxTileRows);
+      if (index == 0) {
+        EXPECT_TRUE(read_request(frame, settings).has_value())
+            << read_request(frame, settings).error().message;
+      }
+      const auto echo = echo_canary(canary);
+      const auto echoed = parse_frame(echo).value();
+      EXPECT_EQ(echoed.header.kind, FrameKind::canary_echo);
+      EXPECT_TRUE(std::equal(canary.begin() + 64, canary.end(), echo.begin() + 64));
+      EXPECT_LE(canary.size(), settings.endpoint_options(1).slot_bytes);
+    }
+  }
+}
+
+TEST(Topology, PiecesSurviveTheWire) {
+  const SplitSettings settings = small_settings();
+  std::vector<Piece> pieces;
+  for (uint16_t layer : settings.moe_layers) {
+    for (uint16_t expert = 0; expert < 8; ++expert) {
+      if (layer == 2 && expert % 2 == 1) continue;
+      pieces.push_back({layer, expert, 0, 32, OwnerId{4, 0}});
+    }
+  }
+  const auto words = encode_pieces(pieces);
+  EXPECT_EQ(words.size(), 6u * (1 + 4 + 1));
+  EXPECT_EQ(decode_pieces(words, 4, settings).value(), pieces);
+  for (size_t word = 0; word < 6; ++word) {
+    auto wrong = words;
+    wrong[word] = 0xfffffff0u;
+    EXPECT_FALSE(decode_pieces(wrong, 4, settings).has_value()) << word;
+  }
+}
+
+TEST(Topology, AMissingPieceIsNamed) {
+  const SplitSettings settings = small_settings();
+  const auto all = ExpertMap::whole(settings.map_shape(), OwnerId{0, 0});
+  FfnRankFacts facts;
+  facts.address = "a";
+  facts.pieces.assign(all.pieces().begin(), all.pieces().end());
+  EXPECT_TRUE(assemble_topology(settings, {&facts, 1}, 1).has_value());
+  std::erase_if(facts.pieces, [](const Piece& piece) { return piece.layer == 2 && piece.expert >= 6; });
+  const auto missing = assemble_topology(settings, {&facts, 1}, 1);
+  ASSERT_FALSE(missing.has_value());
+  EXPECT_NE(missing.error().message.find("layer 2: experts 6-7"), std::string::npos)
+      << missing.error().message;
+  const std::vector<FfnRankFacts> twins = {facts, facts};
+  EXPECT_NE(assemble_topology(settings, twins, 1).error().message.find("both say"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tandem
