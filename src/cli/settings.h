@@ -1,0 +1,98 @@
+// Settings: everything a user can set, in one struct, declared once. Every command reads the same keys from the YAML file
+// and the subset that it uses from flags and the environment (file < environment < flag).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+
+namespace tandem {
+
+struct EngineSettings {
+  std::string compute_dtype = "bf16";  // bf16 | float32
+  bool deterministic = false;
+  int64_t threads = 0;        // 0: what the CPU budget allows
+  std::string log_level = "info";
+};
+
+struct AfdSettings {
+  std::string role = "none";  // none: colocated
+  std::string connector = "p2p";
+  std::vector<std::string> ffn;  // addresses of the FFN ranks
+  std::string listen = "tcp://127.0.0.1:7000";
+  int64_t num_attention_ranks = 1, num_ffn_ranks = 1;
+  bool compute_gate_on_attention = false;
+  std::string compute_shared_experts_on_attention = "auto";
+  bool send_token_ids = false;
+  std::string exchange = "auto", placement = "expert", activation_dtype = "auto", micro_batches = "auto", execution = "eager";
+  int64_t connect_timeout_s = 300;
+  bool insecure = false;
+};
+
+struct ServingSettings {
+  std::string host = "127.0.0.1";
+  int64_t port = 8000;
+  std::string served_model_name;
+  int64_t max_num_seqs = 64;
+  int64_t max_num_batched_tokens = 512;
+  int64_t max_context_tokens = 0;  // 0: the model's, at most 32768
+  int64_t kv_cache_tokens = 0;     // 0: max_num_seqs full contexts, within a quarter of the memory
+  int64_t max_queue = 1024;
+};
+
+struct UpSettings {
+  int64_t attention = 1, ffn = 1;
+  std::string transport = "shm";
+  bool once = false;
+  std::string question;  // empty: the model's own sample
+};
+
+struct GenerateSettings {
+  std::string prompt;
+  std::string prompts_file;
+  int64_t max_tokens = 64;
+  double temperature = 0;
+  int64_t seed = 0;
+  bool chat = false;
+  bool ignore_eos = false;
+  bool one_by_one = false;
+};
+
+struct EvalSettings {
+  std::string data;
+  int64_t limit = 0;
+  int64_t concurrency = 32;
+  int64_t max_tokens = 256;
+  std::string output;
+};
+
+struct Settings {
+  std::string model;
+  std::string config;
+  bool json = false;
+  EngineSettings engine;
+  AfdSettings afd;
+  ServingSettings serving;
+  UpSettings up;
+  GenerateSettings generate;
+  EvalSettings eval;
+
+  // Declares every option. The set points into *this.
+  OptionSet declare();
+
+  // Shared experts follow the gate unless said otherwise.
+  bool shared_experts_on_attention() const;
+};
+
+// Refuses what is not supported and what does not go together: one line with the key, the value and what would do. The
+// support matrix in docs/configuration.md is printed from the same table.
+Result<void> validate(const Settings& settings);
+
+struct SupportRule {
+  std::string key, value, what_would_do;
+};
+std::vector<SupportRule> support_rules();
+
+}  // namespace tandem

@@ -1,0 +1,85 @@
+#include "cli/settings.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <map>
+
+#include "cli/config_file.h"
+
+namespace tandem {
+namespace {
+
+std::string read(const std::string& yaml, Settings& settings) {
+  const std::string path = testing::TempDir() + "tandem_settings_test.yaml";
+  std::ofstream(path) << yaml;
+  OptionSet set = settings.declare();
+  const auto result = read_config_file(path, set);
+  std::remove(path.c_str());
+  return result ? std::string() : result.error().message.substr(result.error().message.rfind("line") == std::string::npos ? 0 : result.error().message.rfind("line "));
+}
+
+TEST(ConfigFile, ReadsNestedKeysAndJson) {
+  Settings settings;
+  EXPECT_EQ(read("model: /m\nafd:\n  role: attention\n  ffn: [tcp://a:1, tcp://b:2]\nserving:\n  port: 81\n", settings), "");
+  EXPECT_EQ(settings.model, "/m");
+  EXPECT_EQ(settings.afd.role, "attention");
+  EXPECT_EQ(settings.afd.ffn.size(), 2u);
+  EXPECT_EQ(settings.serving.port, 81);
+  Settings json;
+  EXPECT_EQ(read(R"({"serving": {"port": 82}, "engine": {"deterministic": true}})", json), "");
+  EXPECT_EQ(json.serving.port, 82);
+  EXPECT_TRUE(json.engine.deterministic);
+  EXPECT_EQ(read("", json), "");
+}
+
+TEST(ConfigFile, RefusesEachDefectWithItsLine) {
+  Settings settings;
+  EXPECT_EQ(read("model: a\nafd:\n  rol: ffn\n", settings), "line 3: unknown key 'afd.rol'; did you mean 'afd.role'?");
+  EXPECT_EQ(read("model: a\nmodel: b\n", settings), "line 2: key 'model' is given twice");
+  EXPECT_EQ(read("afd:\n  role: ffn\nafd:\n  role: ffn\n", settings), "line 3: key 'afd' is given twice");
+  EXPECT_EQ(read("serving:\n  port: '81'\n", settings), "line 2: serving.port: text '81' where 0..65535 is expected");
+  EXPECT_NE(read("serving:\n  port: 81.5\n", settings), "");
+  EXPECT_NE(read("serving:\n  port:\n", settings), "");
+  EXPECT_NE(read("serving:\n  port: [1]\n", settings), "");
+  EXPECT_NE(read("serving: 3\n", settings), "");
+  EXPECT_NE(read("model: {a: 1}\n", settings), "");
+  EXPECT_NE(read("- a\n", settings), "");
+  EXPECT_NE(read("a: [1\n", settings), "");
+  EXPECT_NE(read("engine:\n  deterministic: 1\n", settings), "");
+}
+
+TEST(Settings, EveryUnsupportedValueIsRefusedByNameWithARemedy) {
+  for (const SupportRule& rule : support_rules()) {
+    Settings settings;
+    OptionSet set = settings.declare();
+    ASSERT_TRUE(set.set(rule.key, rule.value, "test").has_value()) << rule.key << " " << rule.value;
+    const auto result = validate(settings);
+    ASSERT_FALSE(result.has_value()) << rule.key << " " << rule.value;
+    EXPECT_NE(result.error().message.find(rule.key + ": " + rule.value), std::string::npos) << result.error().message;
+  }
+  EXPECT_TRUE(validate(Settings{}).has_value());
+}
+
+TEST(Settings, CombinationsAreRefusedByName) {
+  Settings settings;
+  settings.afd.send_token_ids = settings.afd.compute_gate_on_attention = true;
+  EXPECT_NE(validate(settings).error().message.find("afd.send_token_ids"), std::string::npos);
+  settings = {};
+  settings.afd.activation_dtype = "bf16";
+  settings.engine.compute_dtype = "float32";
+  EXPECT_NE(validate(settings).error().message.find("afd.activation_dtype: bf16"), std::string::npos);
+}
+
+TEST(Settings, SharedExpertsFollowTheGateUnlessSaidOtherwise) {
+  Settings settings;
+  EXPECT_FALSE(settings.shared_experts_on_attention());
+  settings.afd.compute_gate_on_attention = true;
+  EXPECT_TRUE(settings.shared_experts_on_attention());
+  settings.afd.compute_shared_experts_on_attention = "false";
+  EXPECT_FALSE(settings.shared_experts_on_attention());
+}
+
+}  // namespace
+}  // namespace tandem
