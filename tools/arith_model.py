@@ -56,16 +56,19 @@ class Attention(nn.Module):
         self.kv_b_proj = linear(self.lora, self.heads * (self.nope + self.v))
         self.o_proj = linear(self.heads * self.v, hidden)
 
-    def forward(self, x, cos, sin, mask):
+    def forward(self, x, cos, sin):
         batch, tokens, _ = x.shape
         q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))).view(batch, tokens, self.heads, -1).transpose(1, 2)
         latent, k_rope = self.kv_a_proj_with_mqa(x).split([self.lora, self.rope], -1)
         kv = self.kv_b_proj(self.kv_a_layernorm(latent)).view(batch, tokens, self.heads, -1).transpose(1, 2)
         k_nope, v = kv.split([self.nope, self.v], -1)
-        q = torch.cat((q[..., :self.nope], rotate_pairs(q[..., self.nope:], cos, sin)), -1)
-        k_rope = rotate_pairs(k_rope, cos, sin).unsqueeze(1).expand(-1, self.heads, -1, -1)
-        scores = q @ torch.cat((k_nope, k_rope), -1).transpose(-1, -2) * (self.nope + self.rope) ** -0.5 + mask
-        return self.o_proj((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, tokens, -1))
+        q_nope, q_rope = q.split([self.nope, self.rope], -1)
+        q_rope, k_rope = rotate_pairs(q_rope, cos, sin), rotate_pairs(k_rope, cos, sin)
+        q = torch.cat((q_nope, q_rope), -1)
+        k = torch.cat((k_nope, k_rope.unsqueeze(1).expand(-1, self.heads, -1, -1)), -1)
+        v = F.pad(v, (0, self.rope))  # the fused kernel wants one head size
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)[..., :self.v]
+        return self.o_proj(mixed.transpose(1, 2).reshape(batch, tokens, -1))
 
 
 class Mlp(nn.Module):
@@ -84,7 +87,7 @@ class Moe(nn.Module):
         experts, hidden, inner = c["n_routed_experts"], c["hidden_size"], c["moe_intermediate_size"]
         self.gate = linear(hidden, experts)
         self.register_buffer("bias", torch.zeros(experts))
-        self.gate_up = nn.Parameter(torch.empty(experts, 2 * inner, hidden))
+        self.gate_up = nn.Parameter(torch.empty(2 * experts, inner, hidden))  # gate, up of expert 0, gate, up of expert 1 ...
         self.down = nn.Parameter(torch.empty(experts, hidden, inner))
         self.shared_experts = Mlp(hidden, inner * c["n_shared_experts"])
         self.load = None  # rows of each expert in the last forward pass
@@ -107,7 +110,8 @@ class Moe(nn.Module):
         counts = self.load.tolist()
         rows, scale = x.index_select(0, token).split(counts), weights.flatten()[order].unsqueeze(-1).split(counts)
         results = []
-        for part, weight, gate_up, down in zip(rows, scale, self.gate_up.unbind(), self.down.unbind()):
+        both = self.gate_up.view(len(self.bias), -1, x.shape[1])
+        for part, weight, gate_up, down in zip(rows, scale, both.unbind(), self.down.unbind()):
             gate, up = (part @ gate_up.T).chunk(2, -1)
             results.append((F.silu(gate) * up * weight) @ down.T)
         return self.shared_experts(x).index_add(0, token, torch.cat(results))
@@ -121,8 +125,8 @@ class Layer(nn.Module):
         self.self_attn = Attention(c)
         self.mlp = Mlp(hidden, c["intermediate_size"]) if index < c["first_k_dense_replace"] else Moe(c)
 
-    def forward(self, x, cos, sin, mask):
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask)
+    def forward(self, x, cos, sin):
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
         return x + self.mlp(self.post_attention_layernorm(x).flatten(0, 1)).view_as(x)
 
 
@@ -146,10 +150,9 @@ class Model(nn.Module):
         """ids [batch, tokens], padded at the end → hidden states after the last norm [batch, tokens, hidden]."""
         tokens, rope = ids.shape[1], self.c["qk_rope_head_dim"]
         angles = torch.arange(tokens).float().outer(self.c["rope_theta"] ** (-torch.arange(0, rope, 2).float() / rope))
-        mask = torch.full((tokens, tokens), float("-inf")).triu(1)
         x = self.embed_tokens(ids)
         for layer in self.layers:
-            x = layer(x, angles.cos(), angles.sin(), mask)
+            x = layer(x, angles.cos(), angles.sin())
         return self.norm(x)
 
     def forward(self, ids):
@@ -180,10 +183,8 @@ def to_checkpoint(model):
         if last == "bias":
             tensors[f"{stem}.gate.e_score_correction_bias"] = (value - value.min()).float().contiguous()
         elif last == "gate_up":
-            for expert, both in enumerate(value.bfloat16()):
-                gate, up = both.chunk(2, 0)
-                tensors[f"{stem}.experts.{expert}.gate_proj.weight"] = gate.contiguous().clone()
-                tensors[f"{stem}.experts.{expert}.up_proj.weight"] = up.contiguous().clone()
+            for row, matrix in enumerate(value.bfloat16()):
+                tensors[f"{stem}.experts.{row // 2}.{('gate', 'up')[row % 2]}_proj.weight"] = matrix.contiguous().clone()
         elif last == "down":
             for expert, down in enumerate(value.bfloat16()):
                 tensors[f"{stem}.experts.{expert}.down_proj.weight"] = down.contiguous().clone()

@@ -9,6 +9,10 @@ Everything is drawn from the `random.Random` that the caller passes: the same se
 
 import random
 
+SEED = 20240517  # of everything random about the bundled model; training data of chunk c uses SEED * 1000 + c
+HELDOUT_SEED, VALIDATION_SEED = SEED + 1, SEED + 2
+HELDOUT_COUNT = 500
+
 FEMALE = ["Anna", "Maria", "Lena", "Sara", "Emma", "Julia", "Nora", "Mia", "Ella", "Rosa", "Lucy", "Kate"]
 MALE = ["Tom", "Ben", "Sam", "Max", "Paul", "David", "Leo", "Jack", "Adam", "Omar", "Felix", "Peter"]
 FOOD = ["apples", "oranges", "cookies", "pears", "plums", "candies", "grapes", "nuts", "cherries", "cakes"]

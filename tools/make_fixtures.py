@@ -7,6 +7,7 @@ best tokens) is drawn again, so that equal ids are a fair test. Layout: tests/fi
 """
 
 import argparse
+import copy
 import json
 import math
 import shutil
@@ -25,6 +26,12 @@ GREEDY_STEPS = 32
 TOKEN_MARGIN = 1e-2    # best minus second logit at every greedy step
 ROUTER_MARGIN = 2e-4   # last chosen minus first dropped score, also between groups; float32 engines differ by about 1e-6
 DISTINCT_TOKENS = 8    # a greedy run that falls into a short loop tests little
+
+
+def make_config(prefix, config):
+    """The config object of transformers; from a copy, since it edits `rope_scaling` in place."""
+    values = {key: value for key, value in copy.deepcopy(config).items() if key != "model_type"}
+    return getattr(transformers, f"{prefix}Config")(**values)
 
 
 def randomise(model, config, generator):
@@ -73,7 +80,7 @@ def save_model(model, name, config, folder):
 
 def load_reference(prefix, config, folder):
     """The saved files in float32 with eager attention; corrects the one known error of the reference."""
-    hf_config = getattr(transformers, f"{prefix}Config")(**{k: v for k, v in config.items() if k != "model_type"})
+    hf_config = make_config(prefix, config)
     hf_config._attn_implementation = "eager"
     model_class = getattr(transformers, f"{prefix}ForCausalLM")
     model, info = model_class.from_pretrained(folder, config=hf_config, dtype=torch.float32, output_loading_info=True)
@@ -175,7 +182,7 @@ def make_family(name, output):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     generator = torch.Generator().manual_seed(SEED)
-    hf_config = getattr(transformers, f"{prefix}Config")(**{k: v for k, v in config.items() if k != "model_type"})
+    hf_config = make_config(prefix, config)
     model = getattr(transformers, f"{prefix}ForCausalLM")(hf_config)
     randomise(model, config, generator)
     save_model(model, name, config, folder)

@@ -17,14 +17,13 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from arith_model import CONFIG, Model, to_checkpoint
-from arith_problems import final_number, make_problem, make_problems
+from arith_problems import HELDOUT_COUNT, HELDOUT_SEED, SEED, VALIDATION_SEED, final_number, make_problem, make_problems
 from arith_tokenizer import chat_text, save_tokenizer, train_tokenizer
+from muon import Muon
 
-SEED = 20240517
-HELDOUT_SEED, VALIDATION_SEED = SEED + 1, SEED + 2
 BATCH = 64
 CHUNK_STEPS = 256          # training data is generated and length-sorted this many batches at a time
-PEAK_RATE, WARMUP = 3e-3, 150
+MATRIX_RATE, OTHER_RATE, WARMUP = 0.02, 4e-3, 60
 DECAY_SHARE = 0.3          # the last part of the run brings the rate down linearly
 BIAS_SPEED = 2e-3
 QUESTION_WEIGHT = 0.05     # loss on the question: keeps free-running text sane, but the answer is what counts
@@ -68,10 +67,11 @@ def to_tensors(batch):
 
 
 def rate_at(step, steps):
+    """Share of the peak learning rate: rises, stays, falls; the part before the fall does not depend on `steps`."""
     decay_start = int(steps * (1 - DECAY_SHARE))
     if step < WARMUP:
-        return PEAK_RATE * (step + 1) / WARMUP
-    return PEAK_RATE * (1.0 if step < decay_start else max(0.01, (steps - step) / (steps - decay_start)))
+        return (step + 1) / WARMUP
+    return 1.0 if step < decay_start else max(0.01, (steps - step) / (steps - decay_start))
 
 
 @torch.no_grad()
@@ -150,31 +150,33 @@ def export(model, tokenizer, folder, heldout, note):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, default=Path(__file__).resolve().parent.parent / "models" / "arith")
-    parser.add_argument("--checkpoint", type=Path, help="training state: read if present, written every 250 steps")
+    parser.add_argument("--checkpoint", type=Path, help="training state: read if present, written every 100 steps")
     parser.add_argument("--export-only", action="store_true", help="write the model folder from --checkpoint and stop")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(SEED)
 
-    heldout = make_problems(HELDOUT_SEED, 500)
+    heldout = make_problems(HELDOUT_SEED, HELDOUT_COUNT)
     avoid = {problem["question"] for problem in heldout}
     validation = make_problems(VALIDATION_SEED, 200, avoid)
     avoid |= {problem["question"] for problem in validation}
     corpus = [text for p in make_problems(SEED, 4000, avoid) for text in (p["question"], p["answer"])] + SYSTEM_PROMPTS
     tokenizer = train_tokenizer(corpus)
     model = Model(CONFIG)
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    other = [p for p in model.parameters() if p.dim() == 1]
-    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.02}, {"params": other, "weight_decay": 0.0}],
-                                  lr=PEAK_RATE, betas=(0.9, 0.98), fused=True)
+    adam_names = ("embed_tokens", "lm_head", ".gate.")  # tables and routers: rows are independent, so no orthogonal steps
+    matrices = [p for n, p in model.named_parameters() if p.dim() > 1 and not any(a in n for a in adam_names)]
+    other = [p for n, p in model.named_parameters() if p.dim() == 1 or any(a in n for a in adam_names)]
+    optimizers = [Muon(matrices, lr=MATRIX_RATE), torch.optim.AdamW(other, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0)]
+    peaks = [MATRIX_RATE, OTHER_RATE]
     first = 0
     if args.checkpoint and args.checkpoint.exists():
         state = torch.load(args.checkpoint, weights_only=True)
         model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
+        for optimizer, saved in zip(optimizers, state["optimizers"]):
+            optimizer.load_state_dict(saved)
         first = state["step"]
     print(f"{sum(p.numel() for p in model.parameters())} parameters, starting at step {first}", flush=True)
 
@@ -184,18 +186,20 @@ def main():
             current = step // CHUNK_STEPS
             batches = make_chunk(tokenizer, current, avoid)
         ids, weights = to_tensors(batches[step % CHUNK_STEPS])
-        for group in optimizer.param_groups:
-            group["lr"] = rate_at(step, args.steps)
+        rate = rate_at(step, args.steps)
+        for optimizer, peak in zip(optimizers, peaks):
+            optimizer.param_groups[0]["lr"] = peak * rate
+            optimizer.zero_grad(set_to_none=True)
         hidden, target, weight = model.hidden(ids[:, :-1]), ids[:, 1:].flatten(), weights[:, 1:].flatten()
         kept = weight.nonzero().squeeze(1)  # no logits for padding
         logits = model.lm_head(hidden.flatten(0, 1).index_select(0, kept))
         each = F.cross_entropy(logits, target[kept], reduction="none")
         loss = (each * weight[kept]).sum() / weight.sum()
-        optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        model.update_bias(BIAS_SPEED * min(1.0, rate_at(step, args.steps) / PEAK_RATE))
+        for optimizer in optimizers:
+            optimizer.step()
+        model.update_bias(BIAS_SPEED * rate)
         answer = weight[kept] == 1.0
         losses.append((each.detach()[answer]).mean().item())
         if (step + 1) % 50 == 0:
@@ -204,15 +208,15 @@ def main():
             print(f"step {step + 1}: answer loss {sum(losses) / len(losses):.4f}, busiest expert {busiest:.2f}x, idle {idle}, "
                   f"{(time.time() - started) / (step + 1 - first):.3f} s/step", flush=True)
             losses = []
-        if (step + 1) % 250 == 0 or step + 1 == args.steps:
+        if (step + 1) % 100 == 0 or step + 1 == args.steps:
             if args.checkpoint:
                 temporary = args.checkpoint.with_suffix(".part")
-                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, temporary)
+                torch.save({"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers], "step": step + 1}, temporary)
                 temporary.replace(args.checkpoint)
             if (step + 1) % 500 == 0:
                 print(f"step {step + 1}: validation accuracy {accuracy(model, tokenizer, validation):.3f}", flush=True)
             if not math.isfinite(loss.item()):
-                raise SystemExit("loss is not finite: lower PEAK_RATE")
+                raise SystemExit("loss is not finite: lower MATRIX_RATE")
 
     figures = export(model, tokenizer, args.output, heldout, {"steps": first if args.export_only else args.steps})
     (args.output / "figures.json").write_text(json.dumps(figures, indent=2) + "\n")
