@@ -1,0 +1,275 @@
+#include "bench/kernel_cases.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "base/bf16.h"
+#include "base/buffer.h"
+#include "kernels/paged_kv_layout.h"
+
+namespace tandem::bench {
+namespace {
+
+// Weights of a case that must come from memory: several times the last-level cache of a large server slice.
+constexpr size_t kColdBytes = size_t{384} << 20;
+
+Result<OwnedBuffer> random_bf16(size_t elements, float scale) {
+  TANDEM_ASSIGN(OwnedBuffer buffer, OwnedBuffer::allocate(elements * sizeof(bf16)));
+  std::minstd_rand generator(1);
+  bf16* values = buffer.as<bf16>();
+  for (size_t i = 0; i < elements; ++i) {
+    values[i] = to_bf16((static_cast<float>(generator() % 2001) / 1000.0f - 1.0f) * scale);
+  }
+  return buffer;
+}
+
+// `copies` packed weights of one shape side by side. They have the same values: speed does not depend on
+// them.
+struct Weights {
+  OwnedBuffer bytes;
+  std::vector<PackedWeight> weights;
+};
+Result<Weights> make_weights(const KernelTable& table, PackArrangement arrangement, uint32_t rows,
+                             uint32_t cols, size_t copies) {
+  Weights result;
+  TANDEM_ASSIGN(const OwnedBuffer source, random_bf16(size_t{rows} * cols, 0.05f));
+  const size_t each = table.packed_bytes(PackFormat::bf16, arrangement, rows, cols);
+  TANDEM_ASSIGN(result.bytes, OwnedBuffer::allocate(each * copies));
+  table.pack(PackFormat::bf16, arrangement, rows, cols, 0, rows, DType::bf16, source.data(),
+             result.bytes.data());
+  for (size_t i = 0; i < copies; ++i) {
+    std::byte* data = result.bytes.data() + i * each;
+    if (i != 0) std::memcpy(data, result.bytes.data(), each);
+    result.weights.push_back({PackFormat::bf16, arrangement, rows, cols, data, each});
+  }
+  return result;
+}
+
+struct MatmulState {
+  Weights weights;
+  OwnedBuffer in, out;
+  size_t next = 0;
+};
+
+Result<KernelCase> make_matmul(const KernelTable& table, uint32_t n, uint32_t k, uint32_t rows) {
+  auto state = std::make_shared<MatmulState>();
+  const size_t each = size_t{n} * k * sizeof(bf16);
+  const size_t copies = rows >= 64 ? 1 : std::max<size_t>(2, kColdBytes / each);
+  TANDEM_ASSIGN(state->weights, make_weights(table, PackArrangement::plain, n, k, copies));
+  TANDEM_ASSIGN(state->in, random_bf16(size_t{rows} * k, 1.0f));
+  TANDEM_ASSIGN(state->out, OwnedBuffer::allocate(size_t{rows} * n * sizeof(float)));
+  KernelCase result;
+  result.bytes = static_cast<double>(each);
+  result.flops = 2.0 * n * k * rows;
+  result.run = [state, n, k, rows](KernelRunner& runner) {
+    MatmulArgs args;
+    args.weights = {&state->weights.weights[state->next++ % state->weights.weights.size()], 1};
+    args.in = {DType::bf16, state->in.data(), k};
+    args.out = {DType::f32, state->out.data(), n};
+    args.rows = rows;
+    runner.run(runner.table().matmul, args);
+  };
+  return result;
+}
+
+struct ExpertsState {
+  Weights gate_up, down;
+  OwnedBuffer in, middle, out;
+  // Several routings, so that the experts of a small batch are cold.
+  struct Routing {
+    std::vector<std::vector<uint32_t>> rows, slots;
+    std::vector<ExpertGroup> groups;
+  };
+  std::vector<Routing> routings;
+  size_t next = 0;
+};
+
+struct ExpertsShape {
+  uint32_t hidden, intermediate, experts, top_k, rows;
+};
+
+// Each row picks top_k different experts. Routings of small batches walk through all experts before they
+// repeat.
+ExpertsState::Routing make_routing(const ExpertsState& state, const ExpertsShape& shape,
+                                   std::mt19937& generator, std::vector<uint32_t>& order) {
+  ExpertsState::Routing routing;
+  routing.rows.resize(shape.experts);
+  routing.slots.resize(shape.experts);
+  for (uint32_t row = 0; row < shape.rows; ++row) {
+    if (order.size() < shape.top_k) {
+      order.resize(shape.experts);
+      std::iota(order.begin(), order.end(), 0u);
+      std::shuffle(order.begin(), order.end(), generator);
+    }
+    for (uint32_t k = 0; k < shape.top_k; ++k) {
+      const uint32_t expert = order.back();
+      order.pop_back();
+      routing.rows[expert].push_back(row);
+      routing.slots[expert].push_back(row * shape.top_k + k);
+    }
+  }
+  for (uint32_t e = 0; e < shape.experts; ++e) {
+    if (routing.rows[e].empty()) continue;
+    routing.groups.push_back({&state.gate_up.weights[e], &state.down.weights[e], routing.rows[e].data(),
+                              routing.slots[e].data(), static_cast<uint32_t>(routing.rows[e].size())});
+  }
+  return routing;
+}
+
+Result<KernelCase> make_experts(const KernelTable& table, const ExpertsShape& shape) {
+  auto state = std::make_shared<ExpertsState>();
+  TANDEM_ASSIGN(state->gate_up, make_weights(table, PackArrangement::gate_up, 2 * shape.intermediate,
+                                             shape.hidden, shape.experts));
+  TANDEM_ASSIGN(state->down,
+                make_weights(table, PackArrangement::plain, shape.hidden, shape.intermediate, shape.experts));
+  const size_t slots = size_t{shape.rows} * shape.top_k;
+  TANDEM_ASSIGN(state->in, random_bf16(size_t{shape.rows} * shape.hidden, 1.0f));
+  TANDEM_ASSIGN(state->middle, OwnedBuffer::allocate(slots * shape.intermediate * sizeof(bf16)));
+  TANDEM_ASSIGN(state->out, OwnedBuffer::allocate(slots * shape.hidden * sizeof(float)));
+  std::mt19937 generator(1);
+  std::vector<uint32_t> order;
+  const size_t routings = std::max<size_t>(2, 2 * shape.experts / slots);
+  for (size_t i = 0; i < routings; ++i)
+    state->routings.push_back(make_routing(*state, shape, generator, order));
+  const double expert_weights = 3.0 * shape.hidden * shape.intermediate;
+  KernelCase result;
+  result.bytes = static_cast<double>(state->routings[0].groups.size()) * expert_weights * sizeof(bf16);
+  result.flops = 2.0 * expert_weights * static_cast<double>(slots);
+  result.run = [state, shape](KernelRunner& runner) {
+    const ExpertsState::Routing& routing = state->routings[state->next++ % state->routings.size()];
+    GroupedGateUpArgs up;
+    up.groups = routing.groups;
+    up.in = {DType::bf16, state->in.data(), shape.hidden};
+    up.intermediate = {DType::bf16, state->middle.data(), shape.intermediate};
+    runner.run(runner.table().grouped_gate_up, up);
+    GroupedDownArgs down;
+    down.groups = routing.groups;
+    down.intermediate = {DType::bf16, state->middle.data(), shape.intermediate};
+    down.out = state->out.as<float>();
+    down.out_stride = shape.hidden;
+    runner.run(runner.table().grouped_down, down);
+  };
+  return result;
+}
+
+struct AttentionState {
+  OwnedBuffer cache, query, out;
+  std::vector<std::vector<int32_t>> tables;
+  std::vector<AttentionRow> rows;
+  PagedKvLayout layout;
+};
+
+// One query a sequence, each behind `context` keys; or the last `chunk` rows of one sequence.
+Result<std::shared_ptr<AttentionState>> make_attention(PagedKvLayout layout, uint32_t sequences,
+                                                       uint32_t context, uint32_t chunk, size_t query_floats,
+                                                       size_t out_elements) {
+  auto state = std::make_shared<AttentionState>();
+  state->layout = layout;
+  const uint32_t blocks = (context + layout.tokens_per_block - 1) / layout.tokens_per_block;
+  TANDEM_ASSIGN(state->cache, random_bf16(size_t{sequences} * blocks * layout.block_elements(), 1.0f));
+  TANDEM_ASSIGN(state->query,
+                OwnedBuffer::allocate(size_t{sequences} * chunk * query_floats * sizeof(float)));
+  for (size_t i = 0; i < size_t{sequences} * chunk * query_floats; ++i) {
+    state->query.as<float>()[i] = static_cast<float>(i % 17) / 17.0f - 0.5f;
+  }
+  TANDEM_ASSIGN(state->out, OwnedBuffer::allocate(size_t{sequences} * chunk * out_elements * sizeof(bf16)));
+  for (uint32_t s = 0; s < sequences; ++s) {
+    state->tables.emplace_back(blocks);
+    for (uint32_t b = 0; b < blocks; ++b) state->tables[s][b] = static_cast<int32_t>(b * sequences + s);
+  }
+  for (uint32_t s = 0; s < sequences; ++s) {
+    for (uint32_t r = 0; r < chunk; ++r)
+      state->rows.push_back({state->tables[s].data(), context - chunk + r});
+  }
+  return state;
+}
+
+Result<KernelCase> make_gqa(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t sequences,
+                            uint32_t context, uint32_t chunk) {
+  const size_t width = size_t{heads} * head_dim;
+  TANDEM_ASSIGN(const auto state, make_attention({DType::bf16, 16, kv_heads, head_dim}, sequences, context,
+                                                 chunk, width, width));
+  KernelCase result;
+  result.bytes = 2.0 * kv_heads * head_dim * context * sequences * sizeof(bf16);
+  result.flops = 4.0 * static_cast<double>(width) * context * sequences * chunk;
+  result.flop_roof = FlopRoof::f32_fma;
+  result.run = [state, width, heads, kv_heads, head_dim](KernelRunner& runner) {
+    GqaArgs args;
+    args.rows = state->rows;
+    args.cache = {state->cache.data(), state->layout.block_bytes(), state->layout.tokens_per_block,
+                  DType::bf16};
+    args.query = state->query.as<float>();
+    args.query_stride = width;
+    args.out = {DType::bf16, state->out.data(), width};
+    args.num_heads = heads;
+    args.num_kv_heads = kv_heads;
+    args.head_dim = head_dim;
+    args.scale = 0.09f;
+    runner.run(runner.table().gqa, args);
+  };
+  return result;
+}
+
+Result<KernelCase> make_mla(uint32_t heads, uint32_t latent, uint32_t rope, uint32_t sequences,
+                            uint32_t context, uint32_t chunk) {
+  const size_t query_width = size_t{heads} * (latent + rope), out_width = size_t{heads} * latent;
+  TANDEM_ASSIGN(const auto state, make_attention({DType::bf16, 16, 0, latent + rope}, sequences, context,
+                                                 chunk, query_width, out_width));
+  KernelCase result;
+  result.bytes = static_cast<double>(latent + rope) * context * sequences * sizeof(bf16);
+  result.flops = 2.0 * heads * (2.0 * latent + rope) * context * sequences * chunk;
+  result.flop_roof = FlopRoof::f32_fma;
+  result.run = [state, heads, latent, rope, query_width, out_width](KernelRunner& runner) {
+    MlaArgs args;
+    args.rows = state->rows;
+    args.cache = {state->cache.data(), state->layout.block_bytes(), state->layout.tokens_per_block,
+                  DType::bf16};
+    args.query_latent = state->query.as<float>();
+    args.query_latent_stride = query_width;
+    args.query_rope = state->query.as<float>() + out_width;
+    args.query_rope_stride = query_width;
+    args.query_rope_head_stride = rope;
+    args.out = {DType::bf16, state->out.data(), out_width};
+    args.num_heads = heads;
+    args.latent_dim = latent;
+    args.rope_dim = rope;
+    args.scale = 0.07f;
+    runner.run(runner.table().mla, args);
+  };
+  return result;
+}
+
+}  // namespace
+
+std::vector<CaseMaker> kernel_cases() {
+  std::vector<CaseMaker> cases;
+  const auto add = [&](std::string name, auto make) { cases.push_back({std::move(name), std::move(make)}); };
+  for (const auto& [n, k] : {std::pair{2048u, 1408u}, std::pair{7168u, 2048u}}) {
+    for (const uint32_t rows : {1u, 16u, 512u}) {
+      add(fmt::format("matmul {}x{} rows {}", n, k, rows),
+          [=](const KernelTable& table) { return make_matmul(table, n, k, rows); });
+    }
+  }
+  for (const ExpertsShape shape :
+       {ExpertsShape{2048, 768, 128, 8, 1}, ExpertsShape{2048, 768, 128, 8, 512},
+        ExpertsShape{2048, 1408, 64, 6, 1}, ExpertsShape{2048, 1408, 64, 6, 512}}) {
+    add(fmt::format("experts {}/{}/{}/{} rows {}", shape.hidden, shape.intermediate, shape.experts,
+                    shape.top_k, shape.rows),
+        [=](const KernelTable& table) { return make_experts(table, shape); });
+  }
+  add("gqa 32/4 heads of 128, decode 8 x 4096",
+      [](const KernelTable&) { return make_gqa(32, 4, 128, 8, 4096, 1); });
+  add("gqa 32/4 heads of 128, prefill 64 at 1024",
+      [](const KernelTable&) { return make_gqa(32, 4, 128, 1, 1024, 64); });
+  add("mla 16 heads 512+64, decode 8 x 4096",
+      [](const KernelTable&) { return make_mla(16, 512, 64, 8, 4096, 1); });
+  add("mla 128 heads 512+64, decode 1 x 4096",
+      [](const KernelTable&) { return make_mla(128, 512, 64, 1, 4096, 1); });
+  return cases;
+}
+
+}  // namespace tandem::bench

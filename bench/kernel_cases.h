@@ -1,0 +1,34 @@
+// The cases of the kernel benchmark: each owns its tensors and runs one product, expert block or attention
+// once a call.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "kernels/kernel_table.h"
+
+namespace tandem::bench {
+
+enum class FlopRoof : uint8_t { bf16_dot, f32_fma };
+
+struct KernelCase {
+  std::string name;
+  double bytes = 0;  // that one call has to read from memory
+  double flops = 0;  // of one call
+  FlopRoof flop_roof = FlopRoof::bf16_dot;
+  std::function<void(KernelRunner&)>
+      run;  // one call; the weights or caches of the next differ where they must be cold
+};
+
+// A case is made when its turn comes and dropped after it: together they would not fit small machines.
+struct CaseMaker {
+  std::string name;
+  std::function<Result<KernelCase>(const KernelTable&)> make;
+};
+
+std::vector<CaseMaker> kernel_cases();
+
+}  // namespace tandem::bench

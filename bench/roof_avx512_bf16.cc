@@ -1,0 +1,13 @@
+#define TANDEM_ISA_NAMESPACE roof_avx512_bf16
+
+// The vector type first: what follows is written in its terms.
+#include "kernels/isa/simd_avx512.h"
+
+#include "bench/roof_loops.h"
+
+namespace tandem::bench {
+
+extern const RoofLoops kAvx512Bf16Roofs;
+constinit const RoofLoops kAvx512Bf16Roofs = roof_avx512_bf16::make_roof_loops("avx512_bf16");
+
+}  // namespace tandem::bench
