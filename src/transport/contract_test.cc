@@ -50,7 +50,7 @@ TEST_P(ContractTest, BytesAreAlignedAndTheLargestMessageArrivesWhole) {
   options.slot_bytes = 917504 + 64;  // 64 rows x 7168 bf16 values and a header
   auto [a, b] = pair(options);
   for (int round = 0; round < 10; ++round) {
-    auto slot = a->acquire(Channel::exchange, options.slot_bytes);
+    auto slot = acquire_patiently(*a, Channel::exchange, options.slot_bytes, {b.get()});
     ASSERT_TRUE(slot) << slot.error().message;
     ASSERT_EQ(slot->bytes.size(), options.slot_bytes);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(slot->bytes.data()) % 64, 0u);
@@ -112,12 +112,7 @@ TEST_P(ContractTest, CreditsRunOutAndComeBackWhenLeasesAreDestroyedByAnotherThre
   std::thread releasing([lease = std::move(leases[2])]() mutable { lease = Lease(); });
   EXPECT_TRUE(wait_ready(*a));
   releasing.join();
-  Result<SendSlot> slot = make_error(ErrorCode::would_block, "");
-  for (const Instant end = now() + kPatience; !slot && now() < end;) {
-    a->poll({});
-    b->poll({});
-    slot = a->acquire(Channel::request, 1);
-  }
+  auto slot = acquire_patiently(*a, Channel::request, 1, {b.get()});
   ASSERT_TRUE(slot);
   EXPECT_EQ(a->acquire(Channel::request, 1).error().code, ErrorCode::would_block);  // one, not more
   ASSERT_TRUE(a->commit(*slot, 1));
@@ -133,14 +128,11 @@ TEST_P(ContractTest, ChannelsDoNotShareCredits) {
   const Incoming held = receive_one(*b, {a.get()});
   EXPECT_EQ(a->acquire(Channel::request, 1).error().code, ErrorCode::would_block);
   for (int i = 0; i < 50; ++i) {
-    Result<void> sent = make_error(ErrorCode::would_block, "");
-    for (const Instant end = now() + kPatience; !sent && now() < end;) {
-      a->poll({});
-      b->poll({});
-      sent = send_text(*a, Channel::exchange, "flows " + std::to_string(i));
-    }
-    ASSERT_TRUE(sent) << i;
-    ASSERT_EQ(text_of(receive_one(*b, {a.get()}).lease), "flows " + std::to_string(i));
+    auto slot = acquire_patiently(*a, Channel::exchange, 1, {b.get()});
+    ASSERT_TRUE(slot) << i;
+    slot->bytes[0] = static_cast<std::byte>(i);
+    ASSERT_TRUE(a->commit(*slot, 1));
+    ASSERT_EQ(receive_one(*b, {a.get()}).lease.bytes()[0], static_cast<std::byte>(i));
   }
   EXPECT_EQ(a->acquire(Channel::request, 1).error().code, ErrorCode::would_block);
   EXPECT_EQ(text_of(held.lease), "stuck");
@@ -185,9 +177,10 @@ TEST_P(ContractTest, ALeftPeerIsClosedAfterItsLastMessage) {
   EXPECT_EQ(refused.error().code, ErrorCode::unavailable);
   EXPECT_NE(refused.error().message.find(b->peer_name()), std::string::npos);
   // A lost peer is no work: the poller may sleep.
-  for (int i = 0; i < 10; ++i) b->poll({});
-  EXPECT_FALSE(wait_ready(*b, std::chrono::milliseconds(20)) && wait_ready(*b, std::chrono::milliseconds(20)) &&
-               b->poll({}) == 0 && wait_ready(*b, std::chrono::milliseconds(20)));
+  b->poll({});
+  EXPECT_TRUE(b->arm());
+  b->poll({});
+  EXPECT_FALSE(wait_ready(*b, std::chrono::milliseconds(20)));
 }
 
 TEST_P(ContractTest, ASlotHeldAcrossTheLossIsGivenBackWithAnError) {
@@ -410,7 +403,7 @@ TEST_P(ContractTest, StormOfMessagesBothWays) {
   EXPECT_EQ(one.lost_wakes + two.lost_wakes, 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, ContractTest, testing::Values("inproc"),
+INSTANTIATE_TEST_SUITE_P(Transports, ContractTest, testing::Values("inproc", "tcp"),
                          [](const auto& parameter) { return std::string(parameter.param); });
 
 }  // namespace

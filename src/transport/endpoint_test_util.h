@@ -84,6 +84,19 @@ inline Incoming receive_one(Endpoint& endpoint, std::vector<Endpoint*> others = 
   return incoming;
 }
 
+// A slot as soon as a credit is back; `others` are polled meanwhile so that they can give theirs.
+inline Result<SendSlot> acquire_patiently(Endpoint& endpoint, Channel channel, size_t bytes,
+                                          std::vector<Endpoint*> others = {}) {
+  for (const Instant end = now() + kPatience; now() < end;) {
+    auto slot = endpoint.acquire(channel, bytes);
+    if (slot || slot.error().code != ErrorCode::would_block) return slot;
+    for (Endpoint* other : others) other->poll({});
+    endpoint.poll({});
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return make_error(ErrorCode::deadline_exceeded, "no credit came back");
+}
+
 inline Result<void> send_text(Endpoint& endpoint, Channel channel, const std::string& text) {
   TANDEM_ASSIGN(SendSlot slot, endpoint.acquire(channel, text.size()));
   std::memcpy(slot.bytes.data(), text.data(), text.size());

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <string>
 
-#include "transport/options_match.h"
+#include "transport/hello.h"
 #include "transport/ring_endpoint.h"
 #include "transport/system_error.h"
 

@@ -3,12 +3,14 @@
 #include <array>
 
 #include "transport/inproc.h"
+#include "transport/tcp.h"
 
 namespace tandem {
 namespace {
 
 constexpr std::array kTransports{
     Transport{"inproc", "inproc://name", "threads of one process", inproc::listen, inproc::connect},
+    Transport{"tcp", "tcp://host:port", "processes on any hosts", tcp::listen, tcp::connect},
 };
 
 Result<const Transport*> find_transport(const Address& address) {

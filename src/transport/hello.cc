@@ -1,0 +1,73 @@
+#include "transport/hello.h"
+
+#include <string>
+
+#include "transport/little_endian.h"
+
+namespace tandem {
+namespace {
+
+uint64_t microseconds(Duration value) {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(value).count());
+}
+
+struct Terms {
+  uint64_t version, slots_per_channel, slot_bytes, heartbeat_us, silence_us;
+};
+
+Terms terms_of(const EndpointOptions& options) {
+  return {HelloLayout::kVersion, options.slots_per_channel, options.slot_bytes,
+          microseconds(options.heartbeat_interval), microseconds(options.silence_limit)};
+}
+
+Result<void> match(const Terms& local, std::string_view local_address, const Terms& remote,
+                   std::string_view remote_address) {
+  const auto compare = [&](std::string_view name, uint64_t mine, uint64_t theirs, std::string_view unit,
+                           std::string_view remedy) -> Result<void> {
+    if (mine == theirs) return {};
+    return make_error(ErrorCode::invalid_argument,
+                      std::string(name) + " differs: " + std::to_string(mine) + std::string(unit) + " at " +
+                          std::string(local_address) + " (this side), " + std::to_string(theirs) + std::string(unit) +
+                          " at " + std::string(remote_address) + "; " + std::string(remedy));
+  };
+  constexpr std::string_view same_value = "set the same value on both sides";
+  TANDEM_TRY(compare("transport version", local.version, remote.version, "", "install the same release on both sides"));
+  TANDEM_TRY(compare("slots_per_channel", local.slots_per_channel, remote.slots_per_channel, "", same_value));
+  TANDEM_TRY(compare("slot_bytes", local.slot_bytes, remote.slot_bytes, "", same_value));
+  TANDEM_TRY(compare("heartbeat_interval", local.heartbeat_us, remote.heartbeat_us, " us", same_value));
+  TANDEM_TRY(compare("silence_limit", local.silence_us, remote.silence_us, " us", same_value));
+  return {};
+}
+
+}  // namespace
+
+std::array<std::byte, HelloLayout::kBytes> HelloLayout::encode(const EndpointOptions& options) {
+  const Terms terms = terms_of(options);
+  std::array<std::byte, kBytes> bytes{};
+  store_little_endian<uint32_t>(&bytes[0], kMagic);
+  store_little_endian<uint32_t>(&bytes[4], kVersion);
+  store_little_endian<uint32_t>(&bytes[8], options.slots_per_channel);
+  store_little_endian<uint64_t>(&bytes[16], terms.slot_bytes);
+  store_little_endian<uint64_t>(&bytes[24], terms.heartbeat_us);
+  store_little_endian<uint64_t>(&bytes[32], terms.silence_us);
+  return bytes;
+}
+
+Result<void> match_options(const EndpointOptions& local, std::string_view local_address, const EndpointOptions& remote,
+                           std::string_view remote_address) {
+  return match(terms_of(local), local_address, terms_of(remote), remote_address);
+}
+
+Result<void> match_hello(const EndpointOptions& local, std::string_view local_address,
+                         std::span<const std::byte> hello, std::string_view remote_address) {
+  if (hello.size() < HelloLayout::kBytes || load_little_endian<uint32_t>(&hello[0]) != HelloLayout::kMagic) {
+    return make_error(ErrorCode::data_loss, std::string(remote_address) +
+                                                " does not speak Tandem's transport (no hello); check the address");
+  }
+  const Terms remote{load_little_endian<uint32_t>(&hello[4]), load_little_endian<uint32_t>(&hello[8]),
+                     load_little_endian<uint64_t>(&hello[16]), load_little_endian<uint64_t>(&hello[24]),
+                     load_little_endian<uint64_t>(&hello[32])};
+  return match(terms_of(local), local_address, remote, remote_address);
+}
+
+}  // namespace tandem

@@ -1,0 +1,106 @@
+#include "transport/socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "transport/system_error.h"
+
+namespace tandem {
+
+Result<std::vector<SocketAddress>> resolve(const HostPort& host_port, std::string_view whole) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | (host_port.host.empty() ? AI_PASSIVE : 0);
+  addrinfo* list = nullptr;
+  const int error = getaddrinfo(host_port.host.empty() ? nullptr : host_port.host.c_str(),
+                                std::to_string(host_port.port).c_str(), &hints, &list);
+  if (error != 0) {
+    const bool unknown = error == EAI_NONAME;
+    return make_error(unknown ? ErrorCode::not_found : ErrorCode::unavailable,
+                      "address " + std::string(whole) + ": host \"" + host_port.host + "\" cannot be resolved (" +
+                          gai_strerror(error) + "); check the name, or write the IP address");
+  }
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* info = list; info != nullptr; info = info->ai_next) {
+    SocketAddress address;
+    if (info->ai_addrlen > sizeof(address.storage)) continue;
+    std::memcpy(&address.storage, info->ai_addr, info->ai_addrlen);
+    address.length = info->ai_addrlen;
+    addresses.push_back(address);
+  }
+  freeaddrinfo(list);
+  return addresses;
+}
+
+std::string tcp_name(const SocketAddress& address) {
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> port{};
+  if (getnameinfo(address.get(), address.length, host.data(), host.size(), port.data(), port.size(),
+                  NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "tcp://?";
+  }
+  const bool is_ipv6 = address.family() == AF_INET6;
+  return std::string("tcp://") + (is_ipv6 ? "[" : "") + host.data() + (is_ipv6 ? "]:" : ":") + port.data();
+}
+
+std::string tcp_name_of_local_end(int socket) {
+  SocketAddress address;
+  address.length = sizeof(address.storage);
+  if (getsockname(socket, address.get(), &address.length) != 0) return "tcp://?";
+  return tcp_name(address);
+}
+
+bool wait_for_socket(int socket, bool to_write, Instant deadline) {
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now()).count();
+    if (left <= 0) return false;
+    pollfd wanted{socket, static_cast<short>(to_write ? POLLOUT : POLLIN), 0};
+    const int count = ::poll(&wanted, 1, static_cast<int>(std::min<int64_t>(left, 1'000'000)));
+    if (count > 0) return true;
+    if (count < 0 && errno != EINTR) return false;
+  }
+}
+
+namespace {
+
+// One loop for both directions: `step` moves some bytes of the rest and returns what the system call returned.
+template <class Step>
+Result<void> transfer_fully(int socket, size_t total, bool to_write, Instant deadline, const std::string& what, Step step) {
+  for (size_t done = 0; done < total;) {
+    const ssize_t count = step(done);
+    if (count > 0) {
+      done += static_cast<size_t>(count);
+    } else if (count == 0) {
+      return make_error(ErrorCode::unavailable, what + ": the other side closed the connection; its log says why");
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      if (!wait_for_socket(socket, to_write, deadline)) {
+        return make_error(ErrorCode::deadline_exceeded, what + ": no answer within the connect_limit");
+      }
+    } else if (errno != EINTR) {
+      return make_error(ErrorCode::unavailable, what + ": " + system_message(errno));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> read_fully(int socket, std::span<std::byte> bytes, Instant deadline, const std::string& what) {
+  return transfer_fully(socket, bytes.size(), false, deadline, what, [&](size_t done) {
+    return recv(socket, bytes.data() + done, bytes.size() - done, MSG_DONTWAIT);
+  });
+}
+
+Result<void> write_fully(int socket, std::span<const std::byte> bytes, Instant deadline, const std::string& what) {
+  return transfer_fully(socket, bytes.size(), true, deadline, what, [&](size_t done) {
+    return send(socket, bytes.data() + done, bytes.size() - done, MSG_DONTWAIT | MSG_NOSIGNAL);
+  });
+}
+
+}  // namespace tandem

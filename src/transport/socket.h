@@ -1,0 +1,42 @@
+// Sockets: names, addresses and waiting with a deadline, shared by tcp and shm. Any thread.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "transport/address.h"
+#include "transport/unique_fd.h"
+
+namespace tandem {
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+  int family() const { return storage.ss_family; }
+};
+
+// IPv4 and IPv6 addresses of a host, in the order in which the system prefers them. Asks the resolver, which can take as
+// long as the system lets it. An empty host: all interfaces, for listening.
+Result<std::vector<SocketAddress>> resolve(const HostPort& host_port, std::string_view whole);
+
+// "tcp://10.0.0.2:7000".
+std::string tcp_name(const SocketAddress& address);
+std::string tcp_name_of_local_end(int socket);
+
+// Waits until the socket is readable (or writable, or failed). False after the deadline.
+bool wait_for_socket(int socket, bool to_write, Instant deadline);
+
+// Reads or writes all bytes, waiting until the deadline. deadline_exceeded, or unavailable when the other side ended;
+// the message begins with `what`.
+Result<void> read_fully(int socket, std::span<std::byte> bytes, Instant deadline, const std::string& what);
+Result<void> write_fully(int socket, std::span<const std::byte> bytes, Instant deadline, const std::string& what);
+
+}  // namespace tandem

@@ -1,0 +1,109 @@
+#include "transport/tcp_endpoint.h"
+
+#include "base/log.h"
+
+namespace tandem {
+
+Result<std::unique_ptr<Endpoint>> TcpEndpoint::create(UniqueFd socket, std::string peer_name,
+                                                      const EndpointOptions& options) {
+  TANDEM_ASSIGN(auto sender, TcpSender::create(std::move(socket), options));
+  TANDEM_ASSIGN(auto receiver, TcpReceiver::create(sender, options));
+  return std::unique_ptr<Endpoint>(
+      new TcpEndpoint(std::move(sender), std::move(receiver), std::move(peer_name), options));
+}
+
+TcpEndpoint::TcpEndpoint(std::shared_ptr<TcpSender> sender, std::shared_ptr<TcpReceiver> receiver,
+                         std::string peer_name, const EndpointOptions& options)
+    : sender_(std::move(sender)),
+      receiver_(std::move(receiver)),
+      peer_name_(std::move(peer_name)),
+      options_(options),
+      liveness_(options, now()) {}
+
+EndpointCaps TcpEndpoint::caps() const {
+  return {.transport = "tcp", .zero_copy = false, .max_message_bytes = options_.slot_bytes, .encrypted = false};
+}
+
+std::unexpected<Error> TcpEndpoint::unavailable() const {
+  const PeerState state = peer();
+  return make_error(ErrorCode::unavailable,
+                    "peer " + peer_name_ + " is " +
+                        std::string(peer_state_name(state == PeerState::alive ? PeerState::closed : state)));
+}
+
+void TcpEndpoint::lose(PeerState state, const std::string& reason) {
+  if (peer() != PeerState::alive) return;
+  log_warning("peer " + peer_name_ + " is " + std::string(peer_state_name(state)) + ": " + reason);
+  state_.store(state, std::memory_order_release);
+  sender_->close(false);
+}
+
+Result<SendSlot> TcpEndpoint::acquire(Channel channel, size_t bytes) {
+  if (peer() != PeerState::alive) return unavailable();
+  if (bytes == 0 || static_cast<size_t>(channel) >= kNumChannels) {
+    return make_error(ErrorCode::invalid_argument, "a message needs a channel and at least one byte");
+  }
+  if (bytes > options_.slot_bytes) {
+    return make_error(ErrorCode::out_of_range, "message of " + std::to_string(bytes) + " bytes to " + peer_name_ +
+                                                   " is larger than slot_bytes " + std::to_string(options_.slot_bytes));
+  }
+  return sender_->acquire(channel, bytes);
+}
+
+Result<void> TcpEndpoint::commit(SendSlot slot, size_t bytes) {
+  auto committed = sender_->commit(slot, bytes, peer() == PeerState::alive);
+  if (!committed && committed.error().code == ErrorCode::unavailable) return unavailable();
+  if (committed && bytes != 0 && peer() != PeerState::alive) return unavailable();
+  return committed;
+}
+
+void TcpEndpoint::exchange() {
+  const Instant at = now();
+  liveness_.on_poll(at);
+  sender_->wake();
+  if (liveness_.take_beat(at)) sender_->beat();
+  sender_->flush();
+  const auto progress = receiver_->read();
+  if (!progress) {
+    lose(PeerState::broken, progress.error().message);
+    return;
+  }
+  if (progress->heard) liveness_.heard(at);
+  if (progress->ended) {
+    lose(PeerState::closed, progress->reason);
+  } else if (liveness_.is_silent(at)) {
+    const auto silence = std::chrono::duration_cast<std::chrono::milliseconds>(liveness_.silence(at));
+    lose(PeerState::silent, "nothing heard for " + std::to_string(silence.count()) + " ms");
+  }
+}
+
+size_t TcpEndpoint::poll(std::span<Incoming> out) {
+  if (fenced_) return 0;
+  if (peer() == PeerState::alive) exchange();
+  size_t received = 0;
+  const PeerState state = peer();
+  if (state == PeerState::silent || state == PeerState::broken) return 0;
+  while (received < out.size()) {
+    auto message = receiver_->next();
+    if (!message) break;
+    out[received++] = std::move(*message);
+  }
+  return received;
+}
+
+bool TcpEndpoint::arm() {
+  const PeerState state = peer();
+  if (fenced_ || state == PeerState::silent || state == PeerState::broken) return true;
+  if (receiver_->has_waiting()) return false;
+  return state != PeerState::alive || sender_->sleep();  // the socket itself wakes by level
+}
+
+void TcpEndpoint::fence() {
+  if (fenced_) return;
+  fenced_ = true;
+  if (peer() != PeerState::alive) return;
+  state_.store(PeerState::closed, std::memory_order_release);
+  sender_->close(true);
+}
+
+}  // namespace tandem
