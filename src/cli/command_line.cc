@@ -1,0 +1,196 @@
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <iostream>
+#include <map>
+#include <memory>
+
+#include "base/log.h"
+#include "cli/command.h"
+#include "cli/config_file.h"
+
+namespace tandem {
+namespace {
+
+bool starts_with(const std::string& text, const std::string& prefix) { return text.rfind(prefix, 0) == 0; }
+
+int exit_status(const Error& error) {
+  return error.code == ErrorCode::invalid_argument || error.code == ErrorCode::unsupported || error.code == ErrorCode::not_found
+             ? kExitUsage
+             : kExitFailure;
+}
+
+std::string option_help(const Option& option) {
+  std::string text = option.help;
+  if (!option.allowed.empty() && option.type != OptionType::boolean) text += " [" + option.allowed + "]";
+  if (!option.default_text.empty() && option.type != OptionType::boolean) text += " (default " + option.default_text + ")";
+  return text;
+}
+
+// What the user wrote, by key, in order.
+using Written = std::vector<std::pair<std::string, std::string>>;
+
+// One command as CLI11 sees it. Values arrive as text: OptionSet parses and checks them.
+class CommandParser {
+ public:
+  CommandParser(CLI::App& parent, const Command& command, const OptionSet& options) : command_(command) {
+    app_ = parent.add_subcommand(command.name.substr(command.name.rfind(' ') + 1), command.summary);
+    app_->footer(command.description);
+    for (const Option& option : options.options()) {
+      if (command.takes(option.key)) add(option);
+    }
+  }
+  bool was_chosen() const { return app_->parsed(); }
+  const Command& command() const { return command_; }
+  const Written& written() const { return written_; }
+
+ private:
+  void add(const Option& option) {
+    const std::string key = option.key;
+    if (key == command_.positional) {
+      app_->add_option_function<std::string>(
+          option.flag().substr(2) + "," + option.flag(), [this, key](const std::string& text) { written_.emplace_back(key, text); },
+          option_help(option));
+    } else if (option.type == OptionType::boolean) {
+      app_->add_flag_function(
+          option.flag() + "{true}",
+          [this, key](std::int64_t) {
+            const auto& results = app_->get_option(find_name(key))->results();
+            written_.emplace_back(key, results.empty() ? "true" : results.back());
+          },
+          option_help(option));
+    } else {
+      app_->add_option_function<std::string>(
+          option.flag(), [this, key](const std::string& text) { written_.emplace_back(key, text); }, option_help(option));
+    }
+  }
+  static std::string find_name(const std::string& key) {
+    Option option;
+    option.key = key;
+    return option.flag();
+  }
+
+  const Command& command_;
+  CLI::App* app_;
+  Written written_;
+};
+
+// file < environment < flag; only the keys that the command takes are read from the last two.
+Result<void> apply(Settings& settings, const Command& command, const Written& written) {
+  OptionSet options = settings.declare();
+  for (const auto& [key, value] : written) {
+    if (key == "config") TANDEM_TRY(options.set(key, value, "--config"));
+  }
+  if (!settings.config.empty()) TANDEM_TRY(read_config_file(settings.config, options));
+  for (const Option& option : options.options()) {
+    const char* value = command.takes(option.key) ? std::getenv(option.environment().c_str()) : nullptr;
+    if (value != nullptr) TANDEM_TRY(options.set(option.key, value, option.environment()));
+  }
+  for (const auto& [key, value] : written) TANDEM_TRY(options.set(key, value, options.find(key)->flag()));
+  return validate(settings);
+}
+
+void apply_log_level(const std::string& level) {
+  set_log_level(level == "debug"     ? LogLevel::debug
+                : level == "warning" ? LogLevel::warning
+                : level == "error"   ? LogLevel::error
+                                     : LogLevel::info);
+}
+
+int fail(const Error& error) {
+  std::fprintf(stderr, "tandem: %s\n", error.message.c_str());
+  return exit_status(error);
+}
+
+int run(const CommandParser& parser) {
+  Settings settings;
+  if (parser.command().set_defaults) parser.command().set_defaults(settings);
+  const Result<void> applied = apply(settings, parser.command(), parser.written());
+  if (!applied) {
+    std::fprintf(stderr, "tandem: %s\n", applied.error().message.c_str());
+    return kExitUsage;
+  }
+  apply_log_level(settings.engine.log_level);
+  const Result<int> status = parser.command().run(settings);
+  return status ? *status : fail(status.error());
+}
+
+}  // namespace
+
+bool Command::takes(const std::string& key) const {
+  for (const std::string& excluded : excluded_keys) {
+    if (key == excluded) return false;
+  }
+  for (const std::string& taken : keys) {
+    if (key == taken || (taken.ends_with('.') && starts_with(key, taken))) return true;
+  }
+  return false;
+}
+
+int run_command_line(int argc, char** argv) {
+  CLI::App app("Tandem serves Mixture-of-Experts language models with attention and experts on different workers.", "tandem");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "tandem " TANDEM_VERSION);
+  app.footer("tandem COMMAND --help explains a command. Every flag has a twin in the environment (TANDEM_...) and a key in\n"
+             "the file that --config names.");
+  Settings declared;  // for help only: every command declares its own defaults
+  std::map<std::string, CLI::App*> groups;
+  std::vector<std::unique_ptr<CommandParser>> parsers;
+  std::vector<std::unique_ptr<OptionSet>> sets;
+  std::vector<std::unique_ptr<Settings>> defaults;
+  for (const Command& command : commands()) {
+    defaults.push_back(std::make_unique<Settings>());
+    if (command.set_defaults) command.set_defaults(*defaults.back());
+    sets.push_back(std::make_unique<OptionSet>(defaults.back()->declare()));
+    CLI::App* parent = &app;
+    const size_t space = command.name.find(' ');
+    if (space != std::string::npos) {
+      CLI::App*& group = groups[command.name.substr(0, space)];
+      if (group == nullptr) {
+        group = app.add_subcommand(command.name.substr(0, space), "See tandem " + command.name.substr(0, space) + " --help");
+        group->require_subcommand(1);
+      }
+      parent = group;
+    }
+    parsers.push_back(std::make_unique<CommandParser>(*parent, command, *sets.back()));
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::CallForVersion& version) {
+    return app.exit(version);
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "tandem: %s; see tandem --help\n", error.what());
+    return kExitUsage;
+  }
+  for (const auto& parser : parsers) {
+    if (parser->was_chosen()) return run(*parser);
+  }
+  return kExitUsage;
+}
+
+std::string configuration_reference() {
+  Settings settings;
+  const OptionSet options = settings.declare();
+  std::string text =
+      "# Configuration\n\n"
+      "Written by `tandem configuration`; do not edit. A key stands in the YAML file that `--config` names, as a flag and\n"
+      "as an environment variable; a flag goes before the environment, and the environment before the file. JSON is YAML.\n\n"
+      "| key | flag | environment | values | default | meaning |\n| --- | --- | --- | --- | --- | --- |\n";
+  const auto cell = [](std::string value) {
+    for (size_t at = value.find('|'); at != std::string::npos; at = value.find('|', at + 2)) value.insert(at, "\\");
+    return value;
+  };
+  for (const Option& option : options.options()) {
+    text += "| `" + option.key + "` | `" + option.flag() + "` | `" + option.environment() + "` | " + cell(option.allowed) + " | " +
+            (option.default_text.empty() ? "" : "`" + option.default_text + "`") + " | " + cell(option.help) + " |\n";
+  }
+  text += "\n## What is refused by name\n\n| key | value | what would do |\n| --- | --- | --- |\n";
+  for (const SupportRule& rule : support_rules()) text += "| `" + rule.key + "` | `" + rule.value + "` | " + cell(rule.what_would_do) + " |\n";
+  text += "\n## Commands\n\n| command | does |\n| --- | --- |\n";
+  for (const Command& command : commands()) text += "| `tandem " + command.name + "` | " + cell(command.summary) + " |\n";
+  return text;
+}
+
+}  // namespace tandem

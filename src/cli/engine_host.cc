@@ -1,0 +1,181 @@
+#include "cli/engine_host.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "afd/remote_ffn.h"
+#include "attention/attention_worker.h"
+#include "base/cpu_budget.h"
+#include "base/log.h"
+#include "checkpoint/memory_budget.h"
+#include "cli/model_folder.h"
+#include "model/model.h"
+#include "moe/local_ffn.h"
+
+namespace tandem {
+namespace {
+
+// A model may claim a context of a million tokens; serving one wants a decision of its user.
+constexpr uint32_t kDefaultMaxContext = 32768;
+// Of the free memory that the KV pool takes when nobody says otherwise: the rest is for weights, lanes and other ranks.
+constexpr uint64_t kKvShareOfMemory = 4;
+
+uint32_t max_context(const Settings& settings, const ModelConfig& config) {
+  if (settings.serving.max_context_tokens == 0) return std::min(config.max_position_embeddings, kDefaultMaxContext);
+  return static_cast<uint32_t>(settings.serving.max_context_tokens);
+}
+
+Result<uint32_t> num_blocks(const Settings& settings, const StateGroupSpec& spec, uint32_t context) {
+  const auto blocks_for = [&](uint64_t tokens) { return (tokens + spec.tokens_per_block - 1) / spec.tokens_per_block; };
+  const uint64_t block_bytes = uint64_t{spec.bytes_per_block} * spec.num_layers;
+  uint64_t blocks = 0;
+  if (settings.serving.kv_cache_tokens > 0) {
+    blocks = blocks_for(static_cast<uint64_t>(settings.serving.kv_cache_tokens));
+  } else {
+    const uint64_t wanted = blocks_for(context) * static_cast<uint64_t>(settings.serving.max_num_seqs);
+    blocks = std::clamp<uint64_t>(MemoryBudget::detect().available() / kKvShareOfMemory / block_bytes, 1, wanted);
+  }
+  if (blocks > INT32_MAX) {
+    return make_error(ErrorCode::invalid_argument, "serving.kv_cache_tokens: " + std::to_string(blocks) + " blocks; lower it");
+  }
+  return static_cast<uint32_t>(blocks);
+}
+
+}  // namespace
+
+Placement Placement::from(const Settings& settings) {
+  Placement placement;
+  placement.gate_on_attention = settings.afd.compute_gate_on_attention;
+  placement.shared_experts_on_attention = settings.shared_experts_on_attention();
+  placement.send_token_ids = settings.afd.send_token_ids;
+  placement.sum_mode = settings.engine.deterministic ? SumMode::deterministic : SumMode::plain;
+  placement.compute_dtype = settings.engine.compute_dtype == "bf16" ? DType::bf16 : DType::f32;
+  placement.reply_dtype = settings.engine.deterministic ? DType::f64 : placement.compute_dtype;
+  return placement;
+}
+
+int threads_for(const Settings& settings, int roles) {
+  if (settings.engine.threads > 0) return static_cast<int>(settings.engine.threads);
+  return std::max(1, CpuBudget::detect().threads / std::max(1, roles));
+}
+
+struct EngineHost::Impl {
+  ModelConfig config;
+  const KernelTable* table = nullptr;
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<KernelRunner> runner;
+  ModelWeights weights;
+  std::unique_ptr<MoeBlock> experts;  // behind LocalFfn
+  std::unique_ptr<MoeBlock> local;    // what attention runs of a MoE layer itself
+  std::unique_ptr<FfnPort> port;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<AttentionWorker> worker;  // last: it stops before what it uses goes
+  RankFacts facts;
+
+  Status load(const Settings& settings, const Placement& placement, bool colocated) {
+    LoadOptions options;
+    options.compute_dtype = placement.compute_dtype;
+    options.held.experts = colocated;
+    options.held.router = colocated || placement.gate_on_attention;
+    options.held.shared_experts = colocated || placement.shared_experts_on_attention;
+    TANDEM_ASSIGN(weights, load_model_weights(settings.model, config, *table, *pool, options));
+    return {};
+  }
+
+  // One block serves both uses: what it holds decides what it can run.
+  Result<std::unique_ptr<MoeBlock>> make_block(const Placement& placement, bool behind_port) {
+    MoeBlockOptions options;
+    options.routes = behind_port ? !placement.gate_on_attention : placement.gate_on_attention;
+    options.runs_shared_experts = behind_port ? !placement.shared_experts_on_attention : placement.shared_experts_on_attention;
+    options.sum_mode = placement.sum_mode;
+    options.compute_dtype = placement.compute_dtype;
+    options.reply_dtype = placement.reply_dtype;
+    const std::vector<const MoeLayerWeights*> layers = moe_layers(config, weights);
+    return MoeBlock::create(moe_shape(config), layers, options, *runner);
+  }
+
+  Status make_port(const Settings& settings, const Placement& placement, const std::string& ffn_address) {
+    if (ffn_address.empty()) {
+      TANDEM_ASSIGN(experts, make_block(placement, true));
+      port = std::make_unique<LocalFfn>(*experts);
+      facts.role = "colocated";
+      facts.transport = "local";
+      return {};
+    }
+    TANDEM_ASSIGN(const uint64_t fingerprint, model_fingerprint(settings.model));
+    RemoteFfnOptions options;
+    options.addresses = {ffn_address};
+    options.settings = SplitSettings::from_model(config, fingerprint);
+    options.settings.gate_on_attention = placement.gate_on_attention;
+    options.settings.shared_experts_on_attention = placement.shared_experts_on_attention;
+    options.settings.token_ids = placement.send_token_ids;
+    options.settings.set_dtypes(placement.compute_dtype, placement.sum_mode);
+    options.settings.numerics_id = table->numerics_id;
+    options.start_limit = std::chrono::seconds(settings.afd.connect_timeout_s);
+    TANDEM_ASSIGN(std::unique_ptr<RemoteFfn> remote, RemoteFfn::create(options));
+    facts.role = "attention";
+    facts.transport = remote->transport();
+    facts.address = ffn_address;
+    port = std::move(remote);
+    return {};
+  }
+
+  Status start_worker(const Settings& settings, const std::vector<int32_t>& eos_token_ids) {
+    TANDEM_ASSIGN(Model created, Model::create(config, weights));
+    model = std::make_unique<Model>(std::move(created));
+    const StateGroupSpec& group = model->state_groups()[0];
+    const uint32_t context = max_context(settings, config);
+    TANDEM_ASSIGN(const uint32_t blocks, num_blocks(settings, group, context));
+    TANDEM_ASSIGN(BlockPool block_pool, BlockPool::create(group, blocks));
+
+    AttentionWorkerOptions options;
+    options.scheduler.max_num_seqs = static_cast<uint32_t>(settings.serving.max_num_seqs);
+    options.scheduler.max_num_batched_tokens = static_cast<uint32_t>(settings.serving.max_num_batched_tokens);
+    options.max_context_tokens = context;
+    options.max_queue = static_cast<uint32_t>(settings.serving.max_queue);
+    options.vocab_size = config.vocab_size;
+    options.eos_token_ids = eos_token_ids;
+
+    const std::vector<KvCacheView> caches = block_pool.layer_views();
+    const uint32_t seqs = options.scheduler.max_num_seqs;
+    const uint32_t batched = options.scheduler.max_num_batched_tokens;
+    AttentionPrograms programs;
+    TANDEM_ASSIGN(programs.decode, model->build({seqs, seqs}, port->traits(), caches, local.get()));
+    TANDEM_ASSIGN(programs.prefill, model->build({batched, std::min(seqs, batched)}, port->traits(), caches, local.get()));
+    log_info("KV pool: " + std::to_string(blocks) + " blocks of " + std::to_string(group.tokens_per_block) + " tokens, " +
+             bytes_text(block_pool.bytes()) + "; context " + std::to_string(context) + " tokens");
+    facts.bytes_held = weights.resident_bytes + block_pool.bytes();
+    TANDEM_ASSIGN(worker, AttentionWorker::create(options, std::move(block_pool), std::move(programs), *runner, *port));
+    return {};
+  }
+};
+
+EngineHost::EngineHost(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+EngineHost::~EngineHost() = default;
+Engine& EngineHost::engine() { return *impl_->worker; }
+const RankFacts& EngineHost::facts() const { return impl_->facts; }
+
+Result<std::unique_ptr<EngineHost>> EngineHost::create(const Settings& settings, const std::string& ffn_address, int roles) {
+  auto impl = std::make_unique<Impl>();
+  const Placement placement = Placement::from(settings);
+  const bool colocated = ffn_address.empty();
+  TANDEM_ASSIGN(impl->config, read_model_config(settings.model));
+  TANDEM_ASSIGN(const std::vector<int32_t> eos_token_ids, read_eos_token_ids(settings.model, impl->config));
+  TANDEM_ASSIGN(impl->table, choose_kernel_table());
+  impl->pool = std::make_unique<ThreadPool>(threads_for(settings, roles));
+  TANDEM_ASSIGN(KernelRunner runner, KernelRunner::create(*impl->table, *impl->pool));
+  impl->runner = std::make_unique<KernelRunner>(std::move(runner));
+  impl->facts.pid = ::getpid();
+  impl->facts.isa = impl->table->name;
+  impl->facts.threads = impl->pool->threads();
+  TANDEM_TRY(impl->load(settings, placement, colocated));
+  if (placement.gate_on_attention || placement.shared_experts_on_attention) {
+    TANDEM_ASSIGN(impl->local, impl->make_block(placement, false));
+  }
+  TANDEM_TRY(impl->make_port(settings, placement, ffn_address));
+  TANDEM_TRY(impl->start_worker(settings, eos_token_ids));
+  return std::unique_ptr<EngineHost>(new EngineHost(std::move(impl)));
+}
+
+}  // namespace tandem

@@ -1,0 +1,58 @@
+// EngineHost: builds the attention role of this process from settings: reads the weights that the role holds, stands the
+// experts behind an FfnPort (in this process, or on an FFN rank), and starts the worker. What it builds it owns.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attention/engine.h"
+#include "base/dtype.h"
+#include "cli/settings.h"
+#include "kernels/kernel_args.h"
+
+namespace tandem {
+
+// One line of the table of ranks.
+struct RankFacts {
+  std::string role;  // "attention", "ffn", "colocated"
+  int64_t rank = 0;
+  int64_t pid = 0;
+  std::string transport;  // "local", "shm", "tcp", "inproc"
+  std::string address;    // of the peer or of the listener; may be empty
+  uint64_t bytes_held = 0;
+  std::string isa;
+  int64_t threads = 0;
+};
+
+// Where the halves of a layer run, and in which numbers. Derived from settings; the same on both roles.
+struct Placement {
+  bool gate_on_attention = false;
+  bool shared_experts_on_attention = false;
+  bool send_token_ids = false;
+  SumMode sum_mode = SumMode::plain;
+  DType compute_dtype = DType::bf16;
+  DType reply_dtype = DType::bf16;
+  static Placement from(const Settings& settings);
+};
+
+// Threads of a process that shares the machine with `roles` - 1 others like it.
+int threads_for(const Settings& settings, int roles);
+
+class EngineHost {
+ public:
+  // `ffn_address`: of FFN rank 0; empty: colocated. `roles`: how many roles share this host's CPUs.
+  static Result<std::unique_ptr<EngineHost>> create(const Settings& settings, const std::string& ffn_address, int roles);
+  ~EngineHost();
+
+  Engine& engine();
+  const RankFacts& facts() const;
+
+ private:
+  struct Impl;
+  explicit EngineHost(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,278 @@
+#include "moe/moe_block.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+
+#include "moe/local_ffn.h"
+#include "moe/router.h"
+
+namespace tandem {
+namespace {
+
+constexpr uint32_t kHidden = 72, kIntermediate = 40, kShared = 56, kExperts = 8, kTopK = 3, kRows = 37;
+
+// One MoE layer of random weights in float32, kept as plain matrices for the reference and packed for the block.
+struct Layer {
+  struct Mlp {
+    std::vector<float> gate_up, down;  // [2 * intermediate, hidden], [hidden, intermediate]
+    uint32_t intermediate = 0;
+  };
+
+  explicit Layer(const KernelTable& table, float scaling_factor = 2.5f) {
+    router_config.num_experts = kExperts;
+    router_config.top_k = kTopK;
+    router_config.score = RouterScore::sigmoid;
+    router_config.has_bias = true;
+    router_config.renormalize = true;
+    router_config.scaling_factor = scaling_factor;
+    router = random_matrix(kExperts, kHidden);
+    weights.router = pack(table, PackArrangement::plain, kExperts, kHidden, router);
+    for (uint32_t e = 0; e < kExperts; ++e) {
+      experts.push_back(random_mlp(kIntermediate));
+      weights.experts.push_back(pack(table, experts.back()));
+      weights.router_bias.push_back(0.1f * static_cast<float>(e % 3));
+    }
+    shared = random_mlp(kShared);
+    weights.shared = pack(table, shared);
+    input = random_matrix(kRows, kHidden);
+  }
+
+  std::vector<float> random_matrix(uint32_t rows, uint32_t cols) {
+    std::normal_distribution<float> normal(0, 0.3f);
+    std::vector<float> values(size_t{rows} * cols);
+    for (float& value : values) value = normal(random);
+    return values;
+  }
+  Mlp random_mlp(uint32_t intermediate) {
+    return {random_matrix(2 * intermediate, kHidden), random_matrix(kHidden, intermediate), intermediate};
+  }
+  PackedWeight pack(const KernelTable& table, PackArrangement arrangement, uint32_t rows, uint32_t cols,
+                    const std::vector<float>& values) {
+    const size_t bytes = table.packed_bytes(PackFormat::f32, arrangement, rows, cols);
+    storage.push_back(*OwnedBuffer::allocate(bytes));
+    table.pack(PackFormat::f32, arrangement, rows, cols, 0, rows, DType::f32, values.data(), storage.back().data());
+    return {PackFormat::f32, arrangement, rows, cols, storage.back().data(), bytes};
+  }
+  MlpWeights pack(const KernelTable& table, const Mlp& mlp) {
+    return {pack(table, PackArrangement::gate_up, 2 * mlp.intermediate, kHidden, mlp.gate_up),
+            pack(table, PackArrangement::plain, kHidden, mlp.intermediate, mlp.down)};
+  }
+
+  std::vector<double> reference_mlp(const Mlp& mlp, const float* x) const {
+    std::vector<double> hidden(mlp.intermediate);
+    for (uint32_t i = 0; i < mlp.intermediate; ++i) {
+      double gate = 0, up = 0;
+      for (uint32_t k = 0; k < kHidden; ++k) {
+        gate += static_cast<double>(mlp.gate_up[size_t{i} * kHidden + k]) * x[k];
+        up += static_cast<double>(mlp.gate_up[size_t{i + mlp.intermediate} * kHidden + k]) * x[k];
+      }
+      hidden[i] = gate / (1 + std::exp(-gate)) * up;
+    }
+    std::vector<double> out(kHidden);
+    for (uint32_t o = 0; o < kHidden; ++o) {
+      for (uint32_t i = 0; i < mlp.intermediate; ++i) out[o] += mlp.down[size_t{o} * mlp.intermediate + i] * hidden[i];
+    }
+    return out;
+  }
+
+  MoeShape shape() const { return {kHidden, kIntermediate, kShared, router_config}; }
+
+  std::mt19937 random{17};
+  RouterConfig router_config;
+  std::vector<float> router, input;
+  std::vector<Mlp> experts;
+  Mlp shared;
+  MoeLayerWeights weights;
+  std::vector<OwnedBuffer> storage;
+};
+
+struct BlockUnderTest {
+  BlockUnderTest(bool routes, bool runs_shared, SumMode mode, float scaling_factor = 2.5f)
+      : pool(2), runner(*KernelRunner::create(**choose_kernel_table(), pool)), layer(runner.table(), scaling_factor) {
+    MoeBlockOptions options;
+    options.routes = routes;
+    options.runs_shared_experts = runs_shared;
+    options.sum_mode = mode;
+    options.compute_dtype = DType::f32;
+    options.reply_dtype = mode == SumMode::deterministic ? DType::f64 : DType::f32;
+    const MoeLayerWeights* layers[] = {nullptr, &layer.weights};
+    auto created = MoeBlock::create(layer.shape(), layers, options, runner);
+    EXPECT_TRUE(created.has_value()) << created.error().message;
+    block = std::move(*created);
+  }
+
+  ActivationView in(uint32_t first = 0) const { return {DType::f32, layer.input.data() + size_t{first} * kHidden, kHidden}; }
+
+  void route() {
+    ids.resize(size_t{kRows} * kTopK);
+    weights.resize(ids.size());
+    ASSERT_TRUE(block->route_rows(1, kRows, in(), ids, weights).has_value());
+  }
+
+  template <class T>
+  std::vector<T> run(uint32_t first, uint32_t rows, RoutingRef routing = NoRouting{}) {
+    std::vector<T> out(size_t{rows} * kHidden, std::numeric_limits<T>::quiet_NaN());
+    MoeRequest request;
+    request.layer = 1;
+    request.rows = rows;
+    request.in = in(first);
+    request.routing = routing;
+    request.out = {reinterpret_cast<std::byte*>(out.data()), out.size() * sizeof(T), MemorySpace::host};
+    const Status status = block->run(request);
+    EXPECT_TRUE(status.has_value()) << status.error().message;
+    return out;
+  }
+  template <class T>
+  std::vector<T> run_shared() {
+    std::vector<T> out(size_t{kRows} * kHidden);
+    EXPECT_TRUE(block->run_shared(1, kRows, in(), {reinterpret_cast<std::byte*>(out.data()), out.size() * sizeof(T), MemorySpace::host}).has_value());
+    return out;
+  }
+  RoutingView routing() const { return {ids, weights, kTopK}; }
+
+  ThreadPool pool;
+  KernelRunner runner;
+  Layer layer;
+  std::unique_ptr<MoeBlock> block;
+  std::vector<int32_t> ids;
+  std::vector<float> weights;
+};
+
+TEST(MoeBlock, EqualsTheFormulaInFloat64) {
+  BlockUnderTest setup(true, true, SumMode::plain);
+  setup.route();
+  const auto out = setup.run<float>(0, kRows);
+  for (uint32_t row = 0; row < kRows; ++row) {
+    const float* x = setup.layer.input.data() + size_t{row} * kHidden;
+    std::vector<double> want = setup.layer.reference_mlp(setup.layer.shared, x);
+    for (uint32_t k = 0; k < kTopK; ++k) {
+      const auto expert = setup.layer.reference_mlp(setup.layer.experts[static_cast<size_t>(setup.ids[row * kTopK + k])], x);
+      for (uint32_t o = 0; o < kHidden; ++o) want[o] += setup.weights[row * kTopK + k] * expert[o];
+    }
+    for (uint32_t o = 0; o < kHidden; ++o) ASSERT_NEAR(out[size_t{row} * kHidden + o], want[o], 2e-4) << row << " " << o;
+  }
+}
+
+TEST(MoeBlock, RowsHaveTheSameBitsAloneAndTogether) {
+  for (SumMode mode : {SumMode::plain, SumMode::deterministic}) {
+    BlockUnderTest setup(true, true, mode);
+    for (uint32_t row = 0; row < kRows; ++row) {
+      if (mode == SumMode::plain) {
+        const auto all = setup.run<float>(0, kRows);
+        const auto one = setup.run<float>(row, 1);
+        ASSERT_TRUE(std::equal(one.begin(), one.end(), all.begin() + row * kHidden));
+      } else {
+        const auto all = setup.run<double>(0, kRows);
+        const auto one = setup.run<double>(row, 1);
+        ASSERT_TRUE(std::equal(one.begin(), one.end(), all.begin() + row * kHidden));
+      }
+    }
+  }
+}
+
+TEST(MoeBlock, EveryPlacementGivesTheSameBitsWhenDeterministic) {
+  BlockUnderTest colocated(true, true, SumMode::deterministic);
+  const auto want = colocated.run<double>(0, kRows);
+  for (bool gate_here : {true, false}) {
+    for (bool shared_here : {true, false}) {
+      BlockUnderTest setup(gate_here, shared_here, SumMode::deterministic);
+      setup.route();
+      auto got = setup.run<double>(0, kRows, gate_here ? RoutingRef(NoRouting{}) : RoutingRef(setup.routing()));
+      if (!shared_here) {
+        const auto shared = setup.run_shared<double>();
+        for (size_t i = 0; i < got.size(); ++i) got[i] += shared[i];
+      }
+      EXPECT_EQ(got, want) << gate_here << shared_here;
+    }
+  }
+}
+
+TEST(MoeBlock, ScalingFactorTouchesTheRoutedPartOnce) {
+  for (bool gate_here : {true, false}) {
+    const auto routed = [&](float factor) {
+      BlockUnderTest setup(gate_here, false, SumMode::plain, factor);
+      setup.route();
+      return setup.run<float>(0, kRows, gate_here ? RoutingRef(NoRouting{}) : RoutingRef(setup.routing()));
+    };
+    const auto one = routed(1.0f);
+    const auto scaled = routed(2.0f);  // a power of two: exact
+    for (size_t i = 0; i < one.size(); ++i) ASSERT_EQ(scaled[i], 2.0f * one[i]);
+  }
+}
+
+TEST(MoeBlock, ExpertsHeldElsewhereWeighNothing) {
+  BlockUnderTest all(false, false, SumMode::deterministic);
+  all.route();
+  const auto want = all.run<double>(0, kRows, all.routing());
+  BlockUnderTest even(false, false, SumMode::deterministic);
+  BlockUnderTest odd(false, false, SumMode::deterministic);
+  for (uint32_t e = 0; e < kExperts; ++e) (e % 2 == 0 ? odd : even).layer.weights.experts[e] = {};
+  even.run<double>(0, kRows, all.routing());  // leaves slots of the previous call behind
+  auto sum = even.run<double>(0, kRows, all.routing());
+  const auto rest = odd.run<double>(0, kRows, all.routing());
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] += rest[i];
+  EXPECT_EQ(sum, want);
+}
+
+TEST(MoeBlock, RefusesRequestsThatDoNotFitByName) {
+  BlockUnderTest setup(false, false, SumMode::plain);
+  setup.route();
+  std::vector<float> out(size_t{kRows} * kHidden);
+  MoeRequest good;
+  good.layer = 1;
+  good.rows = kRows;
+  good.in = setup.in();
+  good.routing = setup.routing();
+  good.out = {reinterpret_cast<std::byte*>(out.data()), out.size() * sizeof(float), MemorySpace::host};
+  ASSERT_TRUE(setup.block->run(good).has_value());
+  const auto message = [&](auto change) {
+    MoeRequest request = good;
+    change(request);
+    const Status status = setup.block->run(request);
+    return status ? std::string() : status.error().message;
+  };
+  EXPECT_NE(message([](auto& r) { r.layer = 0; }).find("layer 0"), std::string::npos);
+  EXPECT_NE(message([](auto& r) { r.layer = 9; }).find("layer 9"), std::string::npos);
+  EXPECT_NE(message([](auto& r) { r.routing = NoRouting{}; }).find("no routing"), std::string::npos);
+  EXPECT_NE(message([](auto& r) { r.in.dtype = DType::bf16; }).find("bf16"), std::string::npos);
+  EXPECT_NE(message([](auto& r) { r.out.bytes -= 1; }), "");
+  EXPECT_NE(message([](auto& r) { r.rows -= 1; }), "");  // the routing has one row too many
+  auto ids = setup.ids;
+  ids[5] = kExperts;
+  EXPECT_NE(message([&](auto& r) { r.routing = RoutingView{ids, setup.weights, kTopK}; }).find("expert id 8"), std::string::npos);
+
+  BlockUnderTest routing_here(true, false, SumMode::plain);
+  good.in = routing_here.in();
+  EXPECT_NE(routing_here.block->run(good).error().message.find("the gate is on this side"), std::string::npos);
+}
+
+TEST(LocalFfn, CompletesEachTicketOnceAndForgetsCancelledOnes) {
+  BlockUnderTest setup(true, true, SumMode::plain);
+  LocalFfn port(*setup.block);
+  EXPECT_TRUE(port.traits().routes);
+  std::vector<float> out(size_t{kRows} * kHidden);
+  FfnRequest request;
+  request.layer = 1;
+  request.rows = request.capacity = kRows;
+  request.in = setup.in();
+  request.out = {reinterpret_cast<std::byte*>(out.data()), out.size() * sizeof(float), MemorySpace::host};
+  const Ticket first = *port.submit(request);
+  const Ticket second = *port.submit(request);
+  EXPECT_NE(first, second);
+  port.cancel(first);
+  request.rows = 0;
+  const Ticket empty = *port.submit(request);
+  std::vector<Completion> completions(8);
+  ASSERT_EQ(port.poll(completions), 2u);
+  EXPECT_EQ(completions[0].ticket, second);
+  EXPECT_EQ(completions[1].ticket, empty);
+  EXPECT_TRUE(completions[0].status.has_value());
+  EXPECT_EQ(port.poll(completions), 0u);
+}
+
+}  // namespace
+}  // namespace tandem
