@@ -79,11 +79,32 @@ Result<std::map<std::string, std::string>> read_index(const std::string& path) {
   return files;
 }
 
+std::string second_copy(const std::string& tensor, const std::string& first, const std::string& second) {
+  return fmt::format("tensor '{}' is in {} and in {}; remove one file or add {}", printable(tensor), first,
+                     second, kIndexName);
+}
+
+// What transformers writes: "model.safetensors", "model-00001-of-00003.safetensors".
+bool is_model_file(const std::string& name) {
+  return name.starts_with("model.") || name.starts_with("model-");
+}
+
+// Without an index nothing says which of two copies of a tensor is meant.
+Result<void> refuse_second_copies(const Checkpoint& checkpoint, const std::string& stray) {
+  TANDEM_ASSIGN(const SafetensorsFile file, SafetensorsFile::open(stray));
+  for (const TensorInfo& info : file.tensors()) {
+    if (const StoredTensor* tensor = checkpoint.find(info.name); tensor != nullptr) {
+      return make_error(ErrorCode::data_loss, second_copy(info.name, tensor->file->path(), stray));
+    }
+  }
+  return {};
+}
+
 void log_ignored(const std::string& folder, const std::vector<std::string>& ignored,
                  const std::string& what) {
   if (ignored.empty()) return;
-  log_warning(fmt::format("{}: ignored {} {} that {} does not point to, the first is {}", folder,
-                          ignored.size(), what, kIndexName, printable(ignored.front())));
+  log_warning(fmt::format("{}: ignored {} {} that are not part of the model, the first is {}", folder,
+                          ignored.size(), what, printable(ignored.front())));
 }
 
 }  // namespace
@@ -101,7 +122,12 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
     TANDEM_ASSIGN(index, read_index(index_path));
     for (const auto& [tensor, file] : index) wanted.emplace(file, tensor);
   } else {
-    for (const std::string& file : present) wanted.emplace(file, "");
+    for (const std::string& file : present) {
+      if (is_model_file(file)) wanted.emplace(file, "");
+    }
+    if (wanted.empty()) {
+      for (const std::string& file : present) wanted.emplace(file, "");
+    }
   }
 
   std::vector<std::string> ignored_files, ignored_tensors;
@@ -134,9 +160,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
   for (size_t i = 1; i < checkpoint.tensors_.size(); ++i) {
     const StoredTensor &a = checkpoint.tensors_[i - 1], &b = checkpoint.tensors_[i];
     if (a.info->name == b.info->name) {
-      return make_error(ErrorCode::data_loss,
-                        fmt::format("tensor '{}' is in {} and in {}; remove one file or add {}",
-                                    printable(a.info->name), a.file->path(), b.file->path(), kIndexName));
+      return make_error(ErrorCode::data_loss, second_copy(a.info->name, a.file->path(), b.file->path()));
     }
   }
   for (const auto& [tensor, file] : index) {
@@ -145,6 +169,10 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
                         fmt::format("{} says that {} holds tensor '{}', and it does not", index_path, file,
                                     printable(tensor)));
     }
+  }
+  if (!indexed) {
+    for (const std::string& file : ignored_files)
+      TANDEM_TRY(refuse_second_copies(checkpoint, folder + "/" + file));
   }
   log_ignored(folder, ignored_files, "file(s)");
   log_ignored(folder, ignored_tensors, "tensor(s)");

@@ -1,8 +1,8 @@
 // Checkpoint: the tensors of a Hugging Face folder by name, wherever they lie. With
 // model.safetensors.index.json the index is the authority: what it names must exist, and copies that it does
-// not point to are ignored (and logged). Without one, every
-// *.safetensors of the folder counts, and a name in two of them is an error. Immutable after `open`; any
-// thread may read.
+// not point to are ignored (and logged). Without one, the files named model*.safetensors count (or, if there
+// are none, all *.safetensors); a name in two files is an error, and other files are ignored (and logged).
+// Immutable after `open`; any thread may read.
 #pragma once
 
 #include <cstdint>

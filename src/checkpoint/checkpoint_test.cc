@@ -48,7 +48,8 @@ class CheckpointTest : public ::testing::Test {
 
 TEST_F(CheckpointTest, SingleFileAndSeveralWithoutIndex) {
   shard("model.safetensors", {{"a", 1}, {"b", 2}});
-  shard("z.safetensors", {{"c", 3}});
+  shard("model-2.safetensors", {{"c", 3}});
+  shard("parity.safetensors", {{"logits", 3}});  // not the model's: ignored
   const auto checkpoint = Checkpoint::open(folder_);
   ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
   EXPECT_EQ(checkpoint->tensors().size(), 3u);

@@ -45,11 +45,21 @@ void parse_gqa(ConfigReader& reader, ModelConfig& config, uint32_t default_kv_he
                 fmt::format("is {}; a divisor of num_attention_heads {} would do", attention.num_kv_heads,
                             attention.num_heads));
   }
+  check_width(reader, "head_dim",
+              (uint64_t{attention.num_heads} + 2 * attention.num_kv_heads) * attention.head_dim);
   attention.rope = parse_rope(reader, {.theta = default_theta,
                                        .dim = attention.head_dim,
                                        .layout = RopeLayout::half_split,
                                        .max_position_embeddings = config.max_position_embeddings});
   attention.softmax_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(attention.head_dim)));
+}
+
+void check_width(ConfigReader& reader, const std::string& key, uint64_t rows) {
+  if (rows > ConfigReader::kLargestDimension) {
+    reader.fail(ErrorCode::invalid_argument, key,
+                fmt::format("is {}, which makes a projection of {} rows; {} would do", reader.written(key),
+                            rows, ConfigReader::kLargestDimension));
+  }
 }
 
 void check_router(ConfigReader& reader, const RouterConfig& router, const std::string& experts_key) {

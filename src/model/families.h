@@ -28,9 +28,17 @@ const FamilyEntry& family_entry(Family family);
 
 // What families share when they parse.
 
+// Ten times what any released model has; the bounds keep a hostile file from growing lists of experts or
+// heads.
+inline constexpr uint32_t kMostExperts = 4096;
+inline constexpr uint32_t kMostHeads = 4096;
+
 // Layers of grouped-query attention: heads, head_dim (hidden / heads when absent), rotation, softmax scale
 // 1/sqrt(head_dim).
 void parse_gqa(ConfigReader& reader, ModelConfig& config, uint32_t default_kv_heads, double default_theta);
+// Refuses a projection of more rows than ConfigReader::kLargestDimension: products of dimensions must not
+// wrap.
+void check_width(ConfigReader& reader, const std::string& key, uint64_t rows);
 // Checks num_experts, top_k and groups against each other.
 void check_router(ConfigReader& reader, const RouterConfig& router, const std::string& experts_key);
 // `sliding_window` that is shorter than the context is refused.

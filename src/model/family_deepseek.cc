@@ -24,6 +24,10 @@ void parse_mla(ConfigReader& reader, ModelConfig& config) {
   attention.qk_nope_head_dim = reader.u32_or("qk_nope_head_dim", 128, 1);
   attention.qk_rope_head_dim = reader.u32_or("qk_rope_head_dim", 64, 2);
   attention.v_head_dim = reader.u32_or("v_head_dim", 128, 1);
+  const uint64_t query_rows = uint64_t{attention.qk_nope_head_dim} + attention.qk_rope_head_dim;
+  check_width(reader, "qk_nope_head_dim", attention.num_heads * query_rows);
+  check_width(reader, "v_head_dim",
+              attention.num_heads * (uint64_t{attention.qk_nope_head_dim} + attention.v_head_dim));
   const bool interleaved = reader.boolean_or("rope_interleave", true);
   attention.rope =
       parse_rope(reader, {.theta = 10000.0,
@@ -56,11 +60,7 @@ void parse_deepseek(ConfigReader& reader, ModelConfig& config, const DeepseekDef
   const uint32_t shared =
       reader.is_null("n_shared_experts") ? 0 : reader.u32_or("n_shared_experts", defaults.num_shared_experts);
   const uint64_t width = uint64_t{shared} * config.moe_intermediate_size;  // the files store them fused
-  if (width > ConfigReader::kLargestDimension) {
-    reader.fail(ErrorCode::invalid_argument, "n_shared_experts",
-                fmt::format("is {}: {} rows are too many", shared, width));
-    return;
-  }
+  check_width(reader, "n_shared_experts", width);
   config.shared_intermediate_size = static_cast<uint32_t>(width);
 }
 
@@ -82,7 +82,7 @@ void parse_deepseek_v2(ConfigReader& reader, ModelConfig& config) {
   parse_deepseek(reader, config,
                  {.max_position_embeddings = 2048, .first_k_dense_replace = 0, .num_shared_experts = 2});
   RouterConfig& router = config.router;
-  router.num_experts = reader.u32_or("n_routed_experts", 64, 1, 65535);
+  router.num_experts = reader.u32_or("n_routed_experts", 64, 1, kMostExperts);
   router.top_k = reader.u32("num_experts_per_tok", 1);
   router.score = RouterScore::softmax;
   router.group_score = GroupScore::max;
@@ -107,7 +107,7 @@ void parse_deepseek_v3(ConfigReader& reader, ModelConfig& config) {
   parse_deepseek(reader, config,
                  {.max_position_embeddings = 4096, .first_k_dense_replace = 3, .num_shared_experts = 1});
   RouterConfig& router = config.router;
-  router.num_experts = reader.u32_or("n_routed_experts", 256, 1, 65535);
+  router.num_experts = reader.u32_or("n_routed_experts", 256, 1, kMostExperts);
   router.top_k = reader.u32_or("num_experts_per_tok", 8, 1);
   router.score = RouterScore::sigmoid;
   router.has_bias = true;

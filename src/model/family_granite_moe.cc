@@ -20,7 +20,7 @@ void parse_granite_moe(ConfigReader& reader, ModelConfig& config) {
   config.moe_intermediate_size = reader.u32("intermediate_size", 1);
 
   RouterConfig& router = config.router;
-  router.num_experts = reader.u32_or("num_local_experts", 8, 1, 65535);
+  router.num_experts = reader.u32_or("num_local_experts", 8, 1, kMostExperts);
   router.top_k = reader.u32_or("num_experts_per_tok", 2, 1);
   router.score = RouterScore::top_k_logits;
   check_router(reader, router, "num_local_experts");

@@ -28,7 +28,7 @@ void parse_qwen3_moe(ConfigReader& reader, ModelConfig& config) {
   config.moe_intermediate_size = reader.u32_or("moe_intermediate_size", 768, 1);
 
   RouterConfig& router = config.router;
-  router.num_experts = reader.u32_or("num_experts", 128, 1, 65535);
+  router.num_experts = reader.u32_or("num_experts", 128, 1, kMostExperts);
   router.top_k = reader.u32_or("num_experts_per_tok", 8, 1);
   router.score = RouterScore::softmax;
   router.renormalize =

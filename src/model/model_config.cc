@@ -88,7 +88,7 @@ void parse_common(ConfigReader& reader, ModelConfig& config) {
   config.hidden_size = reader.u32("hidden_size", 1);
   config.num_layers = reader.u32("num_hidden_layers", 1, kMostLayers);
   config.vocab_size = reader.u32("vocab_size", 1);
-  config.attention.num_heads = reader.u32("num_attention_heads", 1);
+  config.attention.num_heads = reader.u32("num_attention_heads", 1, kMostHeads);
   config.tie_word_embeddings = reader.boolean_or("tie_word_embeddings", false);
   config.stored_dtype = parse_stored_dtype(reader);
   config.quantization = parse_quantization(reader);

@@ -56,10 +56,6 @@ struct HeldParts {
   bool shared_experts = true;   // the rank that runs the shared experts
 };
 
-struct LoadProgress {
-  uint64_t bytes_done = 0, bytes_total = 0;
-};
-
 struct LoadOptions {
   DType compute_dtype = DType::bf16;
   HeldParts held;

@@ -1,0 +1,32 @@
+// Checks a LoadPlan against a checkpoint, headers only: everything that can be wrong is found and named
+// before the first weight is read or any memory taken.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/matrix_reader.h"
+#include "model/load_plan.h"
+
+namespace tandem {
+
+struct ResolvedTensors {
+  std::vector<std::optional<MatrixReader>>
+      readers;                // [claims]; empty where this rank does not need the tensor
+  uint64_t stored_bytes = 0;  // that this rank reads, scales included
+  uint32_t dequantized = 0;   // tensors with block scales among them
+};
+
+// not_found: a tensor of the plan that the checkpoint lacks. data_loss: one of another shape, or one in the
+// checkpoint that the plan does not know. unsupported: a type that is not read, if this rank needs it. The
+// plan and the checkpoint outlive the result.
+Result<ResolvedTensors> resolve_tensors(const LoadPlan& plan, const Checkpoint& checkpoint,
+                                        const ModelConfig& config, const HeldParts& held);
+
+// Tensors that released files carry and that no plan needs: RoPE tables, the layers of multi-token
+// prediction, and the second copy of a tied embedding.
+bool is_ignorable(const std::string& tensor, const ModelConfig& config);
+
+}  // namespace tandem

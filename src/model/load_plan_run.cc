@@ -1,0 +1,171 @@
+#include "model/load_plan_run.h"
+
+#include <algorithm>
+#include <map>
+
+namespace tandem {
+namespace {
+
+// Rows converted at a time: they stay in a worker's L2 between reading and packing.
+constexpr uint64_t kTaskBytes = uint64_t{1} << 20;
+// KernelTable::pack takes ranges that start at a multiple of this.
+constexpr uint32_t kPackRows = 64;
+
+}  // namespace
+
+LoadRun::LoadRun(const LoadPlan& plan, const ResolvedTensors& tensors, const KernelTable& table,
+                 const HeldParts& held, DType compute_dtype)
+    : plan_(plan), tensors_(tensors), table_(table), held_(held), compute_dtype_(compute_dtype) {
+  const uint64_t element = dtype_bytes(compute_dtype, 1);
+  for (uint32_t i = 0; i < plan.copies().size(); ++i) {
+    const CopyItem& item = plan.copies()[i];
+    const TensorClaim& claim = plan.claims()[item.claim];
+    if (!is_held(claim.role, held)) continue;
+    const MatrixReader& reader = *tensors.readers[item.claim];
+    const uint64_t bytes = claim.elements() * (item.bits != nullptr ? element : sizeof(float));
+    role_bytes_[static_cast<size_t>(claim.role)] += bytes;
+    resident_bytes_ += bytes;
+    work_bytes_ += claim.elements() * element;
+    add_tasks(i, true, static_cast<uint32_t>(reader.rows()), static_cast<uint32_t>(reader.cols()));
+  }
+  for (uint32_t i = 0; i < plan.packs().size(); ++i) {
+    const PackItem& item = plan.packs()[i];
+    if (!is_held(item.role, held)) continue;
+    const uint64_t bytes = table.packed_bytes(format(), item.arrangement, item.rows, item.cols);
+    role_bytes_[static_cast<size_t>(item.role)] += bytes;
+    resident_bytes_ += bytes;
+    work_bytes_ += uint64_t{item.rows} * item.cols * element;
+    if (item.transposed) {
+      tasks_.push_back({i, false, 0, item.rows});
+      scratch_bytes_ = std::max(scratch_bytes_, uint64_t{2} * item.rows * item.cols * sizeof(float));
+    } else {
+      add_tasks(i, false, item.rows, item.cols);
+    }
+  }
+}
+
+void LoadRun::add_tasks(uint32_t item, bool copy, uint32_t rows, uint32_t cols) {
+  const uint64_t row_bytes = std::max<uint64_t>(1, uint64_t{cols} * dtype_bytes(compute_dtype_, 1));
+  const uint64_t step = std::max<uint64_t>(1, kTaskBytes / row_bytes / kPackRows) * kPackRows;
+  for (uint64_t begin = 0; begin < rows; begin += step) {
+    const uint64_t end = std::min<uint64_t>(rows, begin + step);
+    tasks_.push_back({item, copy, static_cast<uint32_t>(begin), static_cast<uint32_t>(end)});
+    if (!copy) scratch_bytes_ = std::max(scratch_bytes_, (end - begin) * row_bytes);
+  }
+}
+
+// One buffer for the packed weights of each layer.
+Result<void> LoadRun::place(ModelWeights& weights) {
+  std::map<uint32_t, uint64_t> layer_bytes;
+  for (const PackItem& item : plan_.packs()) {
+    if (!is_held(item.role, held_)) continue;
+    *item.out = {.format = format(),
+                 .arrangement = item.arrangement,
+                 .rows = item.rows,
+                 .cols = item.cols,
+                 .data = nullptr,
+                 .bytes = table_.packed_bytes(format(), item.arrangement, item.rows, item.cols)};
+    layer_bytes[item.layer] += item.out->bytes;
+  }
+  std::map<uint32_t, std::byte*> next;
+  for (const auto& [layer, bytes] : layer_bytes) {
+    TANDEM_ASSIGN(OwnedBuffer buffer, OwnedBuffer::allocate(bytes));
+    next[layer] = buffer.data();
+    weights.storage.push_back(std::move(buffer));
+  }
+  for (const PackItem& item : plan_.packs()) {
+    if (!is_held(item.role, held_)) continue;
+    item.out->data = next[item.layer];
+    next[item.layer] += item.out->bytes;
+  }
+  for (const CopyItem& item : plan_.copies()) {
+    const TensorClaim& claim = plan_.claims()[item.claim];
+    if (!is_held(claim.role, held_)) continue;
+    if (item.bits != nullptr && compute_dtype_ == DType::bf16) {
+      item.bits->resize(claim.elements());
+    } else {
+      item.values->resize(claim.elements());
+    }
+  }
+  return {};
+}
+
+Result<void> LoadRun::load(ModelWeights& weights, ThreadPool& pool, LoadProgress& progress) {
+  TANDEM_TRY(place(weights));
+  std::vector<OwnedBuffer> scratch;
+  for (int worker = 0; worker < pool.threads(); ++worker) {
+    TANDEM_ASSIGN(OwnedBuffer buffer, OwnedBuffer::allocate(scratch_bytes_));
+    scratch.push_back(std::move(buffer));
+  }
+  pool.run(tasks_.size(), [&](size_t task, int worker) {
+    progress.add(run(tasks_[task], scratch[static_cast<size_t>(worker)].data()));
+  });
+  progress.finish();
+  weights.resident_bytes = resident_bytes_;
+  return {};
+}
+
+uint64_t LoadRun::run(const Task& task, std::byte* scratch) const {
+  if (task.copy) return copy_rows(plan_.copies()[task.item], task.row_begin, task.row_end);
+  const PackItem& item = plan_.packs()[task.item];
+  return item.transposed ? pack_transposed(item, scratch)
+                         : pack_rows(item, task.row_begin, task.row_end, scratch);
+}
+
+uint64_t LoadRun::pack_rows(const PackItem& item, uint32_t row_begin, uint32_t row_end,
+                            std::byte* scratch) const {
+  const uint64_t row_bytes = item.cols * dtype_bytes(compute_dtype_, 1);
+  std::byte* out = scratch;
+  uint64_t first = 0;  // row of the packed weight where the source begins
+  for (const SourceRows& source : item.sources) {
+    const uint64_t begin = std::max<uint64_t>(row_begin, first),
+                   end = std::min<uint64_t>(row_end, first + source.count);
+    if (begin < end) {
+      const MatrixReader& reader = *tensors_.readers[source.claim];
+      const uint64_t from = source.begin + begin - first, to = source.begin + end - first;
+      if (compute_dtype_ == DType::f32) {
+        reader.read_f32(from, to, reinterpret_cast<float*>(out));
+      } else {
+        reader.read_bf16(from, to, reinterpret_cast<uint16_t*>(out));
+      }
+      reader.drop_rows(from, to);
+      out += (end - begin) * row_bytes;
+    }
+    first += source.count;
+  }
+  table_.pack(format(), item.arrangement, item.rows, item.cols, row_begin, row_end, compute_dtype_, scratch,
+              const_cast<std::byte*>(item.out->data));
+  return (row_end - row_begin) * row_bytes;
+}
+
+uint64_t LoadRun::pack_transposed(const PackItem& item, std::byte* scratch) const {
+  const SourceRows& source = item.sources.front();
+  const MatrixReader& reader = *tensors_.readers[source.claim];
+  const size_t count = size_t{item.rows} * item.cols;
+  float* stored = reinterpret_cast<float*>(scratch);  // [cols, rows] of the packed weight
+  float* turned = stored + count;                     // [rows, cols]
+  reader.read_f32(source.begin, source.begin + source.count, stored);
+  reader.drop_rows(source.begin, source.begin + source.count);
+  for (uint32_t col = 0; col < item.cols; ++col) {
+    for (uint32_t row = 0; row < item.rows; ++row) {
+      turned[size_t{row} * item.cols + col] = stored[size_t{col} * item.rows + row];
+    }
+  }
+  table_.pack(format(), item.arrangement, item.rows, item.cols, 0, item.rows, DType::f32, turned,
+              const_cast<std::byte*>(item.out->data));
+  return count * dtype_bytes(compute_dtype_, 1);
+}
+
+uint64_t LoadRun::copy_rows(const CopyItem& item, uint32_t row_begin, uint32_t row_end) const {
+  const MatrixReader& reader = *tensors_.readers[item.claim];
+  const uint64_t first = row_begin * reader.cols();
+  if (item.bits != nullptr && compute_dtype_ == DType::bf16) {
+    reader.read_bf16(row_begin, row_end, item.bits->data() + first);
+  } else {
+    reader.read_f32(row_begin, row_end, item.values->data() + first);
+  }
+  reader.drop_rows(row_begin, row_end);
+  return (row_end - row_begin) * reader.cols() * dtype_bytes(compute_dtype_, 1);
+}
+
+}  // namespace tandem

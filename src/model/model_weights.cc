@@ -1,0 +1,74 @@
+#include "model/model_weights.h"
+
+#include <fmt/core.h>
+
+#include "base/log.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/memory_budget.h"
+#include "model/load_plan.h"
+#include "model/load_plan_check.h"
+#include "model/load_plan_run.h"
+
+namespace tandem {
+namespace {
+
+std::string parts_text(const LoadRun& run) {
+  std::string text;
+  for (size_t i = 0; i < kWeightRoles; ++i) {
+    const auto role = static_cast<WeightRole>(i);
+    if (run.role_bytes(role) == 0) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", weight_role_name(role),
+                        bytes_text(run.role_bytes(role)));
+  }
+  return text;
+}
+
+// What the plan sized for a rank that holds everything, and this one does not.
+void clear_parts_held_elsewhere(const HeldParts& held, ModelWeights& weights) {
+  for (LayerWeights& layer : weights.layers) {
+    if (!held.attention) layer.attention = {};
+  }
+}
+
+}  // namespace
+
+Result<ModelWeights> load_model_weights(const std::string& path, const ModelConfig& config,
+                                        const KernelTable& table, ThreadPool& pool,
+                                        const LoadOptions& options) {
+  if (options.compute_dtype != DType::f32 && options.compute_dtype != DType::bf16) {
+    return make_error(ErrorCode::unsupported,
+                      fmt::format("compute dtype {} is not implemented; f32 or bf16 would do",
+                                  dtype_name(options.compute_dtype)));
+  }
+  TANDEM_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(path));
+  ModelWeights weights;
+  weights.compute_dtype = options.compute_dtype;
+  const LoadPlan plan = make_load_plan(config, weights);
+  TANDEM_ASSIGN(const ResolvedTensors tensors, resolve_tensors(plan, checkpoint, config, options.held));
+
+  LoadRun run(plan, tensors, table, options.held, options.compute_dtype);
+  const uint64_t need = run.resident_bytes() + run.scratch_bytes() * static_cast<uint64_t>(pool.threads());
+  const MemoryBudget have = MemoryBudget::detect();
+  log_info(fmt::format("weights of {}: need {} as {} ({}), have {}", path, bytes_text(need),
+                       dtype_name(options.compute_dtype), parts_text(run), have.text()));
+  if (need > have.available()) {
+    return make_error(ErrorCode::resource_exhausted,
+                      fmt::format("the weights of {} need {} on this rank and {} are available; more FFN "
+                                  "ranks or a machine with more "
+                                  "memory would do",
+                                  path, bytes_text(need), have.text()));
+  }
+  if (tensors.dequantized != 0) {
+    log_info(
+        fmt::format("dequantising {} F8_E4M3 tensors with {} x {} block scales to {} while packing: there "
+                    "are no 8-bit kernels yet",
+                    tensors.dequantized, config.quantization.block_rows, config.quantization.block_cols,
+                    dtype_name(options.compute_dtype)));
+  }
+  LoadProgress progress(run.work_bytes(), options.show_progress);
+  TANDEM_TRY(run.load(weights, pool, progress));
+  clear_parts_held_elsewhere(options.held, weights);
+  return weights;
+}
+
+}  // namespace tandem
