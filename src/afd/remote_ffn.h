@@ -1,0 +1,76 @@
+// RemoteFfn: the FfnPort whose experts live in an FFN process (connector p2p, one FFN rank). A request is cut
+// into tiles of at most 64 rows, written straight into the endpoint's slots under its credits; what finds no
+// credit waits here and leaves as replies come back, so a request may have any number of tiles.
+//
+// Threads: the FfnPort functions belong to one thread, the lane executor. An I/O thread of its own receives,
+// keeps liveness, checks deadlines, and reconnects: when the connection is lost every request in flight
+// completes with `unavailable` naming the peer, `health` and `submit` say so, and a new connection with a
+// full handshake is tried every `reconnect_interval`; when it stands, requests are taken again.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "afd/split_settings.h"
+#include "afd/topology.h"
+#include "moe/expert_map.h"
+#include "moe/ffn_port.h"
+
+namespace tandem {
+
+struct RemoteFfnOptions {
+  std::vector<std::string> addresses;  // of FFN rank 0, 1, ...; this connector takes one
+  uint32_t attention_rank = 0;
+  SplitSettings settings;
+  uint32_t slots_per_channel = 8;  // credits in each direction: two lanes of tiles with room to spare
+  uint32_t max_in_flight = 256;    // requests; `submit` answers would_block beyond
+  // How long `create` waits for FFN ranks: they load most of the weights and may be started later.
+  Duration start_limit = std::chrono::minutes(30);
+  Duration handshake_limit = std::chrono::seconds(5);  // each connection; a handshake is four small messages
+  Duration reconnect_interval = std::chrono::milliseconds(100);
+  // A request without a deadline of its own fails when the peer lives but has answered nothing at all for
+  // this long: only a lost reply or a kernel that hangs explains that.
+  Duration reply_limit = std::chrono::seconds(60);
+  Duration heartbeat_interval = EndpointOptions{}.heartbeat_interval;
+  Duration silence_limit = EndpointOptions{}.silence_limit;
+};
+
+// Counts since the start.
+struct RemoteFfnStats {
+  uint64_t requests = 0, tiles_sent = 0, replies = 0;
+  uint64_t replies_dropped = 0;  // late: cancelled, past their deadline
+  uint64_t failures = 0;         // requests completed with an error
+  uint64_t connections = 0;      // handshakes done
+};
+
+class RemoteFfn final : public FfnPort {
+ public:
+  // Blocks until the FFN rank has shaken hands or `start_limit` is over (deadline_exceeded, saying what was
+  // waited for). What another try cannot mend (settings that differ, missing experts, a wrong address) fails
+  // at once, by name.
+  static Result<std::unique_ptr<RemoteFfn>> create(const RemoteFfnOptions& options);
+  // Nobody writes any request's `out` afterwards.
+  ~RemoteFfn() override;
+
+  const FfnTraits& traits() const override;
+  Result<Ticket> submit(const FfnRequest& request) override;
+  size_t poll(std::span<Completion> out) override;
+  void cancel(Ticket ticket) override;
+  int wait_fd() const override;
+  Status health() const override;
+
+  // Any thread.
+  RemoteFfnStats stats() const;
+  FfnRankFacts peer() const;      // as of the last handshake
+  std::string transport() const;  // "tcp", "shm", "inproc"
+  std::shared_ptr<const ExpertMap> map() const;
+
+ private:
+  struct Impl;
+  explicit RemoteFfn(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem
