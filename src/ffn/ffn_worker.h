@@ -1,0 +1,85 @@
+// FfnWorker: the FFN role. It listens, shakes hands with attention clients, queues their tiles by layer and
+// class, merges what waits into grouped products, and answers with times. It never reads a weight file: the
+// caller loads the model and gives it the block that computes.
+//
+// Threads: two of its own. The I/O thread accepts, receives, keeps liveness and sends what had to wait; it
+// never computes, so a slow rank is not a dead one. The compute thread picks groups (FfnScheduler), runs the
+// MoE block on the caller's thread pool, and replies. The public functions may be called by any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "afd/split_settings.h"
+#include "base/clock.h"
+#include "ffn/ffn_scheduler.h"
+#include "ffn/tile_batch.h"
+#include "moe/expert_map.h"
+#include "moe/moe_block.h"
+
+namespace tandem {
+
+struct FfnWorkerOptions {
+  std::string listen_address = "tcp://0.0.0.0:7000";
+  uint32_t rank = 0;
+  SplitSettings settings;
+  std::vector<Piece> pieces;       // what this rank holds: held_pieces(...)
+  uint32_t slots_per_channel = 8;  // credits in each direction, for each client; equal on both sides
+  uint32_t max_sessions = 64;
+  // Tiles of one client that may wait here; one that sends more gets resource_exhausted for the excess.
+  // Credits bound it already; a lower quota keeps many clients from filling the queue.
+  uint32_t max_waiting_tiles = 64;
+  SchedulerPolicy policy;
+  Duration hello_limit = std::chrono::seconds(5);  // for a connection to finish its handshake
+  Duration heartbeat_interval = EndpointOptions{}.heartbeat_interval;
+  Duration silence_limit = EndpointOptions{}.silence_limit;
+};
+
+// Counts since the start.
+struct FfnStats {
+  uint64_t sessions_opened = 0, sessions_closed = 0, sessions_refused = 0;
+  uint64_t tiles = 0, rows = 0, zero_row_tiles = 0;
+  uint64_t tiles_refused = 0;      // answered with an error before they were queued
+  uint64_t tiles_cancelled = 0;    // dropped from the queue: cancelled, or their client left
+  uint64_t tiles_failed = 0;       // the block refused them
+  uint64_t groups = 0;             // calls of the block
+  uint64_t clients_in_groups = 0;  // sum over groups: divided by groups, how well clients are merged
+  uint64_t max_clients_in_group = 0;
+  uint64_t decode_us = 0, prefill_us = 0;  // compute time
+};
+
+struct FfnClientReport {
+  std::string peer;  // "attention rank 0 (host:pid)"
+  std::string transport;
+  uint64_t session = 0, tiles = 0, rows = 0;
+  uint32_t waiting_tiles = 0;
+};
+
+class FfnWorker {
+ public:
+  // `block` outlives the worker, which is its only user. Refused: a block that does not do what `settings`
+  // say (gate, shared experts, dtypes, sums), an address that cannot be listened on.
+  static Result<std::unique_ptr<FfnWorker>> create(const FfnWorkerOptions& options, MoeBlock& block);
+  // The same with any function in the block's place; `run` is called by the compute thread only.
+  static Result<std::unique_ptr<FfnWorker>> create(const FfnWorkerOptions& options, MoeRun run);
+  // Like stop(0).
+  ~FfnWorker();
+
+  // Where clients connect, with the port that the system chose.
+  const std::string& address() const;
+
+  // Ends: tells clients to send nothing new, answers what waits for at most `drain_limit`, says goodbye,
+  // stops both threads. Clients that have nothing in flight leave at once.
+  void stop(Duration drain_limit);
+
+  FfnStats stats() const;
+  std::vector<FfnClientReport> clients() const;
+
+ private:
+  struct Impl;
+  explicit FfnWorker(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem

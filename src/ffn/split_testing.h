@@ -1,0 +1,231 @@
+// For the tests of the split: a random MoE model of three layers (two with experts), the blocks of both
+// sides, and an FFN worker with a RemoteFfn in front of it.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "afd/remote_ffn.h"
+#include "base/bf16.h"
+#include "ffn/ffn_worker.h"
+#include "transport/transports.h"
+
+namespace tandem::split_testing {
+
+inline constexpr uint32_t kHidden = 72, kIntermediate = 40, kShared = 56, kExperts = 8, kTopK = 3,
+                          kVocab = 100;
+
+struct Placement {
+  bool gate_on_attention = false;
+  bool shared_on_attention = false;
+  bool token_ids = false;
+  DType dtype = DType::bf16;
+  SumMode sum_mode = SumMode::plain;
+};
+
+// Weights do not depend on the placement: the seed is fixed.
+class SplitModel {
+ public:
+  explicit SplitModel(const Placement& placement)
+      : pool_(1), runner_(*KernelRunner::create(**choose_kernel_table(), pool_)), placement_(placement) {
+    router_.num_experts = kExperts;
+    router_.top_k = kTopK;
+    router_.score = RouterScore::sigmoid;
+    router_.has_bias = true;
+    router_.renormalize = true;
+    router_.scaling_factor = 2.5f;
+    for (MoeLayerWeights& layer : layers_) {
+      layer.router = matrix(PackArrangement::plain, kExperts, kHidden);
+      for (uint32_t expert = 0; expert < kExperts; ++expert) {
+        layer.experts.push_back(mlp(kIntermediate));
+        layer.router_bias.push_back(0.1f * static_cast<float>(expert % 3));
+      }
+      layer.shared = mlp(kShared);
+    }
+    MoeBlockOptions options;
+    options.routes = !placement.gate_on_attention;
+    options.runs_shared_experts = !placement.shared_on_attention;
+    options.sum_mode = placement.sum_mode;
+    options.compute_dtype = placement.dtype;
+    options.reply_dtype = settings().reply_dtype;
+    auto created = MoeBlock::create({kHidden, kIntermediate, kShared, router_}, layers(), options, runner_);
+    EXPECT_TRUE(created.has_value()) << created.error().message;
+    block_ = std::move(*created);
+  }
+
+  MoeBlock& block() { return *block_; }
+  std::vector<const MoeLayerWeights*> layers() const { return {nullptr, &layers_[0], &layers_[1]}; }
+  SplitSettings settings() const {
+    SplitSettings settings;
+    settings.model_fingerprint = 42;
+    settings.hidden_size = kHidden;
+    settings.num_layers = 3;
+    settings.vocab_size = kVocab;
+    settings.num_experts = kExperts;
+    settings.top_k = kTopK;
+    settings.moe_intermediate_size = kIntermediate;
+    settings.shared_intermediate_size = kShared;
+    settings.moe_layers = {1, 2};
+    settings.gate_on_attention = placement_.gate_on_attention;
+    settings.shared_experts_on_attention = placement_.shared_on_attention;
+    settings.token_ids = placement_.token_ids;
+    settings.set_dtypes(placement_.dtype, placement_.sum_mode);
+    settings.numerics_id = runner_.table().numerics_id;
+    return settings;
+  }
+  FfnWorkerOptions worker_options(const std::string& address) const {
+    FfnWorkerOptions options;
+    options.listen_address = address;
+    options.settings = settings();
+    options.pieces = held_pieces(layers(), kIntermediate, OwnerId{0, 0});
+    return options;
+  }
+  RemoteFfnOptions remote_options(const std::string& address) const {
+    RemoteFfnOptions options;
+    options.addresses = {address};
+    options.settings = settings();
+    options.start_limit = std::chrono::seconds(20);
+    return options;
+  }
+
+ private:
+  PackedWeight matrix(PackArrangement arrangement, uint32_t rows, uint32_t cols) {
+    std::normal_distribution<float> normal(0, 0.3f);
+    std::vector<float> values(size_t{rows} * cols);
+    for (float& value : values) value = normal(random_);
+    const PackFormat format = placement_.dtype == DType::f32 ? PackFormat::f32 : PackFormat::bf16;
+    const KernelTable& table = runner_.table();
+    const size_t bytes = table.packed_bytes(format, arrangement, rows, cols);
+    storage_.push_back(*OwnedBuffer::allocate(bytes));
+    table.pack(format, arrangement, rows, cols, 0, rows, DType::f32, values.data(), storage_.back().data());
+    return {format, arrangement, rows, cols, storage_.back().data(), bytes};
+  }
+  MlpWeights mlp(uint32_t intermediate) {
+    return {matrix(PackArrangement::gate_up, 2 * intermediate, kHidden),
+            matrix(PackArrangement::plain, kHidden, intermediate)};
+  }
+
+  ThreadPool pool_;
+  KernelRunner runner_;
+  Placement placement_;
+  RouterConfig router_;
+  std::mt19937 random_{17};
+  std::vector<OwnedBuffer> storage_;
+  MoeLayerWeights layers_[2];
+  std::unique_ptr<MoeBlock> block_;
+};
+
+// Input, routing and output of one request; `expected` is what the block says without any wire.
+class Work {
+ public:
+  Work(SplitModel& reference, LayerIndex layer, uint32_t rows, uint32_t seed)
+      : settings_(reference.settings()) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal(0, 1);
+    rows_f32_.resize(size_t{rows} * kHidden);
+    for (float& value : rows_f32_) value = normal(random);
+    for (const float value : rows_f32_) rows_bf16_.push_back(to_bf16(value));
+    for (uint32_t row = 0; row < rows; ++row) tokens_.push_back(static_cast<int32_t>(random() % kVocab));
+    ids_.assign(size_t{rows} * kTopK, -999999);
+    weights_.resize(ids_.size());
+    request.layer = layer;
+    request.step = seed;
+    request.rows = request.capacity = rows;
+    request.in = {settings_.activation_dtype, nullptr, kHidden};
+    request.in.data = settings_.activation_dtype == DType::f32 ? static_cast<const void*>(rows_f32_.data())
+                                                               : rows_bf16_.data();
+    if (settings_.gate_on_attention) {
+      EXPECT_TRUE(reference.block().route_rows(layer, rows, request.in, ids_, weights_).has_value());
+      request.routing = RoutingView{ids_, weights_, kTopK};
+    } else if (settings_.token_ids) {
+      request.routing = TokenIds{tokens_};
+    }
+    output_.assign(dtype_bytes(settings_.reply_dtype, size_t{rows} * kHidden), std::byte{0xee});
+    expected_.assign(output_.size(), std::byte{0x11});
+    request.out = {output_.data(), output_.size(), MemorySpace::host};
+    const MoeRequest direct{
+        layer, rows, request.in, request.routing, {expected_.data(), expected_.size(), MemorySpace::host}};
+    const Status status = reference.block().run(direct);
+    EXPECT_TRUE(status.has_value()) << status.error().message;
+  }
+  Work(Work&&) = delete;  // the request points into this object
+
+  bool output_is_exact() const { return output_ == expected_; }
+  bool output_is_untouched() const {
+    return std::ranges::all_of(output_, [](std::byte byte) { return byte == std::byte{0xee}; });
+  }
+  void reset_output() { std::ranges::fill(output_, std::byte{0xee}); }
+
+  FfnRequest request;
+
+ private:
+  SplitSettings settings_;
+  std::vector<float> rows_f32_;
+  std::vector<bf16> rows_bf16_;
+  std::vector<int32_t> tokens_, ids_;
+  std::vector<float> weights_;
+  std::vector<std::byte> output_, expected_;
+};
+
+// Waits for `count` completions; a test that waits for longer than this hangs, and says so.
+inline std::vector<Completion> wait_for(FfnPort& port, size_t count) {
+  std::vector<Completion> all;
+  const Instant limit = now() + std::chrono::seconds(60);
+  while (all.size() < count && now() < limit) {
+    Completion some[8];
+    const size_t got = port.poll(some);
+    for (size_t i = 0; i < got; ++i) all.push_back(std::move(some[i]));
+    if (got != 0 || port.wait_fd() < 0) continue;
+    pollfd wait{.fd = port.wait_fd(), .events = POLLIN, .revents = 0};
+    ::poll(&wait, 1, 1000);
+  }
+  EXPECT_EQ(all.size(), count) << "completions are missing";
+  return all;
+}
+
+// Submits, polling while there is no credit.
+inline Ticket submit(FfnPort& port, const FfnRequest& request, std::vector<Completion>& finished) {
+  while (true) {
+    const auto ticket = port.submit(request);
+    if (ticket) return *ticket;
+    if (ticket.error().code != ErrorCode::would_block) {
+      ADD_FAILURE() << ticket.error().message;
+      return 0;
+    }
+    for (Completion& completion : wait_for(port, 1)) finished.push_back(std::move(completion));
+  }
+}
+
+inline Status run_one(FfnPort& port, Work& work) {
+  const auto ticket = port.submit(work.request);
+  if (!ticket) return std::unexpected(ticket.error());
+  auto finished = wait_for(port, 1);
+  if (finished.empty()) return make_error(ErrorCode::internal, "nothing completed");
+  return finished.front().status;
+}
+
+// A fresh address of a transport; ports and paths are chosen so that tests may run side by side.
+inline std::string fresh_address(std::string_view scheme) {
+  static std::atomic<int> counter{0};
+  const std::string name = "tandem-split-" + std::to_string(getpid()) + "-" + std::to_string(counter++);
+  if (scheme == "tcp") return "tcp://127.0.0.1:0";
+  if (scheme == "shm") return "shm://" + testing::TempDir() + name;
+  return std::string(scheme) + "://" + name;
+}
+
+inline std::vector<std::string> all_schemes() {
+  std::vector<std::string> schemes;
+  for (const Transport& transport : transports()) schemes.emplace_back(transport.scheme);
+  return schemes;
+}
+
+}  // namespace tandem::split_testing

@@ -1,0 +1,84 @@
+#include "ffn/tile_batch.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tandem {
+
+Result<TileBatch> TileBatch::create(const SplitSettings& settings, uint32_t max_rows) {
+  TileBatch batch;
+  batch.settings_ = &settings;
+  batch.max_rows_ = max_rows;
+  const size_t values = size_t{max_rows} * settings.hidden_size;
+  TANDEM_ASSIGN(batch.rows_in_, OwnedBuffer::allocate(dtype_bytes(settings.activation_dtype, values)));
+  TANDEM_ASSIGN(batch.rows_out_, OwnedBuffer::allocate(dtype_bytes(settings.reply_dtype, values)));
+  batch.ids_.resize(size_t{max_rows} * settings.top_k);
+  batch.weights_.resize(batch.ids_.size());
+  return batch;
+}
+
+RoutingRef TileBatch::gather_routing(std::span<const TileView* const> tiles) {
+  size_t count = 0;
+  for (const TileView* tile : tiles) {
+    if (const auto* tokens = std::get_if<TokenIds>(&tile->routing)) {
+      std::ranges::copy(tokens->ids, ids_.begin() + static_cast<std::ptrdiff_t>(count));
+      count += tokens->ids.size();
+    } else if (const auto* routing = std::get_if<RoutingView>(&tile->routing)) {
+      std::ranges::copy(routing->ids, ids_.begin() + static_cast<std::ptrdiff_t>(count));
+      std::ranges::copy(routing->weights, weights_.begin() + static_cast<std::ptrdiff_t>(count));
+      count += routing->ids.size();
+    }
+  }
+  if (settings_->gate_on_attention) {
+    return RoutingView{std::span(ids_).first(count), std::span(weights_).first(count), settings_->top_k};
+  }
+  if (settings_->token_ids) return TokenIds{std::span(ids_).first(count)};
+  return NoRouting{};
+}
+
+Status TileBatch::run(std::span<const TileView* const> tiles, const MoeRun& run) {
+  const size_t row_bytes = dtype_bytes(settings_->activation_dtype, settings_->hidden_size);
+  uint32_t rows = 0;
+  for (const TileView* tile : tiles) rows += tile->header.rows;
+  if (tiles.empty() || rows > max_rows_) {
+    return make_error(ErrorCode::internal,
+                      "tile batch: " + std::to_string(rows) + " rows, at most " + std::to_string(max_rows_));
+  }
+  std::byte* to = rows_in_.data();
+  for (const TileView* tile : tiles) {
+    const size_t stride = dtype_bytes(tile->in.dtype, tile->in.row_stride);
+    for (size_t row = 0; row < tile->header.rows; ++row, to += row_bytes) {
+      std::memcpy(to, static_cast<const std::byte*>(tile->in.data) + row * stride, row_bytes);
+    }
+  }
+  MoeRequest request;
+  request.layer = tiles.front()->header.layer;
+  request.rows = rows;
+  request.in = {settings_->activation_dtype, rows_in_.data(), settings_->hidden_size};
+  request.routing = gather_routing(tiles);
+  request.out = {rows_out_.data(), dtype_bytes(settings_->reply_dtype, size_t{rows} * settings_->hidden_size),
+                 MemorySpace::host};
+  TANDEM_TRY(run(request));
+  outputs_.clear();
+  const std::byte* from = rows_out_.data();
+  for (const TileView* tile : tiles) {
+    const size_t bytes =
+        dtype_bytes(settings_->reply_dtype, size_t{tile->header.rows} * settings_->hidden_size);
+    outputs_.emplace_back(from, bytes);
+    from += bytes;
+  }
+  return {};
+}
+
+Status TileBatch::run_in_place(const TileView& tile, Buffer out, const MoeRun& run) {
+  const TileView* one = &tile;
+  MoeRequest request;
+  request.layer = tile.header.layer;
+  request.rows = tile.header.rows;
+  request.in = tile.in;
+  request.routing = gather_routing({&one, 1});
+  request.out = out;
+  return run(request);
+}
+
+}  // namespace tandem

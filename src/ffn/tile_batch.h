@@ -1,0 +1,46 @@
+// TileBatch: the rows of several tiles as one call of the MoE block. Rows and routing are gathered under one
+// order, the outputs lie in the same order. Row results do not depend on their neighbours, so merging changes
+// no bit. One thread. Buffers are sized at creation.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "afd/tile_frame.h"
+#include "base/buffer.h"
+#include "moe/moe_block.h"
+
+namespace tandem {
+
+// What computes the rows of one layer: MoeBlock::run.
+using MoeRun = std::function<Status(const MoeRequest&)>;
+
+class TileBatch {
+ public:
+  // `max_rows` bounds the rows of one gather.
+  static Result<TileBatch> create(const SplitSettings& settings, uint32_t max_rows);
+
+  // Tiles of one layer with at most max_rows rows together. Afterwards output(i) holds tile i's [rows,
+  // hidden].
+  Status run(std::span<const TileView* const> tiles, const MoeRun& run);
+  std::span<const std::byte> output(size_t tile) const { return outputs_[tile]; }
+
+  // One tile, rows read where they lie and written where they go: `out` has [rows, hidden] of the reply
+  // dtype. The routing is copied first: the peer may still write the memory that a tile lies in, and checks
+  // must hold.
+  Status run_in_place(const TileView& tile, Buffer out, const MoeRun& run);
+
+ private:
+  RoutingRef gather_routing(std::span<const TileView* const> tiles);
+
+  const SplitSettings* settings_ = nullptr;
+  uint32_t max_rows_ = 0;
+  OwnedBuffer rows_in_;         // [max_rows, hidden]
+  OwnedBuffer rows_out_;        // [max_rows, hidden]
+  std::vector<int32_t> ids_;    // [max_rows, top_k], or token ids
+  std::vector<float> weights_;  // [max_rows, top_k]
+  std::vector<std::span<const std::byte>> outputs_;
+};
+
+}  // namespace tandem

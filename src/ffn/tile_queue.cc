@@ -1,0 +1,109 @@
+#include "ffn/tile_queue.h"
+
+#include <algorithm>
+
+namespace tandem {
+namespace {
+
+// Weight of the newest interval in a client's mean: follows a change of load within some twenty tiles.
+constexpr double kPaceWeight = 0.1;
+constexpr double kMinIntervalMicroseconds = 100;  // tiles of one request arrive together; that is no pace
+
+}  // namespace
+
+bool TileQueue::push(WaitingTile& tile, uint32_t max_waiting) {
+  {
+    const std::lock_guard lock(mutex_);
+    Session& session = *tile.session;
+    if (session.waiting_tiles >= max_waiting) return false;
+    ++session.waiting_tiles;
+    ++session.tiles;
+    session.rows += tile.tile.header.rows;
+    if (session.last_arrival != Instant{}) {
+      const double interval = microseconds_since(session.last_arrival, tile.arrived);
+      session.mean_interval_us += kPaceWeight * (interval - session.mean_interval_us);
+    }
+    session.last_arrival = tile.arrived;
+    tiles_.push_back(std::move(tile));
+  }
+  work_.notify_one();
+  return true;
+}
+
+bool TileQueue::take_group(std::vector<WaitingTile>& group) {
+  group.clear();
+  std::unique_lock lock(mutex_);
+  work_.wait(lock, [this] { return stopping_ || !tiles_.empty(); });
+  if (stopping_) return false;
+  const Instant at = now();
+  views_.clear();
+  for (const WaitingTile& tile : tiles_) {
+    const Duration waited = at - tile.arrived;
+    views_.push_back({.layer = tile.tile.header.layer,
+                      .row_class = static_cast<RowClass>(tile.tile.header.row_class),
+                      .rows = tile.tile.header.rows,
+                      .waited = waited,
+                      .behind = microseconds_since(tile.arrived, at) /
+                                std::max(tile.session->mean_interval_us, kMinIntervalMicroseconds)});
+  }
+  FfnScheduler::next(views_, policy_, served_, picked_);
+  for (const uint32_t index : picked_) {
+    tiles_[index].session->pins.fetch_add(1);
+    --tiles_[index].session->waiting_tiles;
+    group.push_back(std::move(tiles_[index]));
+  }
+  std::erase_if(tiles_,
+                [](const WaitingTile& tile) { return tile.session == nullptr; });  // the ones moved away
+  computing_ = true;
+  return true;
+}
+
+void TileQueue::add_served(bool prefill, uint32_t microseconds) {
+  const std::lock_guard lock(mutex_);
+  served_.add(prefill, microseconds);
+}
+
+template <class Match>
+size_t TileQueue::drop(Match&& match) {
+  std::vector<WaitingTile> dropped;  // leases go back after the lock
+  const std::lock_guard lock(mutex_);
+  for (WaitingTile& tile : tiles_) {
+    if (!match(tile)) continue;
+    --tile.session->waiting_tiles;
+    dropped.push_back(std::move(tile));
+  }
+  std::erase_if(tiles_, [](const WaitingTile& tile) { return tile.session == nullptr; });
+  return dropped.size();
+}
+
+size_t TileQueue::drop_request(const Session& session, const FrameHeader& header) {
+  return drop([&](const WaitingTile& tile) {
+    const FrameHeader& waiting = tile.tile.header;
+    return tile.session.get() == &session && waiting.step == header.step && waiting.layer == header.layer &&
+           waiting.lane == header.lane && waiting.attempt == header.attempt;
+  });
+}
+
+size_t TileQueue::drop_session(const Session& session) {
+  return drop([&](const WaitingTile& tile) { return tile.session.get() == &session; });
+}
+
+bool TileQueue::idle() const {
+  const std::lock_guard lock(mutex_);
+  return tiles_.empty() && !computing_;
+}
+
+void TileQueue::group_done() {
+  const std::lock_guard lock(mutex_);
+  computing_ = false;
+}
+
+void TileQueue::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  work_.notify_all();
+}
+
+}  // namespace tandem
