@@ -1,0 +1,48 @@
+// What a configuration says about a model's size, without its files: for `tandem inspect`. Counted over the
+// same plan that the loader runs, so that the two cannot disagree. Layers of multi-token prediction are not
+// counted. Any thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "base/dtype.h"
+#include "model/load_plan.h"
+#include "model/model_config.h"
+
+namespace tandem {
+
+struct InspectReport {
+  struct Role {
+    uint64_t parameters = 0;
+    std::map<DType, uint64_t> bytes;  // as released files store them, block scales (F32) included
+    uint64_t total_bytes() const;
+  };
+
+  std::string model_type;
+  uint32_t num_layers = 0, num_moe_layers = 0, num_experts = 0, top_k = 0;
+  uint64_t parameters = 0;
+  // Read for one token: all but the experts that are not chosen and the embedding table (of which a row is
+  // read), which counts where it is also the head.
+  uint64_t active_parameters = 0;
+  std::array<Role, kWeightRoles> roles;  // by WeightRole
+  uint64_t stored_bytes = 0;
+  uint64_t expert_bytes = 0;            // one routed expert of one layer, as stored
+  uint64_t routed_bytes_per_token = 0;  // of routed experts, in all layers, as stored
+  uint64_t kv_bytes_per_token = 0;      // in all layers, cache in bfloat16
+
+  const Role& role(WeightRole which) const { return roles[static_cast<size_t>(which)]; }
+};
+
+InspectReport inspect_model(const ModelConfig& config);
+
+// A table of several lines for a reader.
+std::string inspect_text(const InspectReport& report);
+// One JSON object: model_type, num_layers, num_moe_layers, num_experts, top_k, parameters, active_parameters,
+// stored_bytes, roles {name: {parameters, bytes: {dtype: bytes}}}, routed_bytes_per_token,
+// kv_bytes_per_token.
+std::string inspect_json(const InspectReport& report);
+
+}  // namespace tandem

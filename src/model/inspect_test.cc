@@ -1,0 +1,125 @@
+#include "model/inspect.h"
+
+#include <gtest/gtest.h>
+
+namespace tandem {
+namespace {
+
+// Settings of released models; the counts are what their makers publish.
+constexpr const char* kDeepseek =
+    R"(,"qk_nope_head_dim":128,"qk_rope_head_dim":64,"v_head_dim":128,"kv_lora_rank":512,
+ "torch_dtype":"bfloat16")";
+constexpr const char* kFp8 = R"(,"quantization_config":{"quant_method":"fp8","weight_block_size":[128,128]})";
+
+InspectReport report_of(const std::string& text) {
+  const auto config = parse_model_config("{" + text + "}", "config.json");
+  if (!config) {
+    ADD_FAILURE() << config.error().message;
+    return {};
+  }
+  return inspect_model(*config);
+}
+
+void expect_billions(uint64_t parameters, double billions) {
+  EXPECT_NEAR(static_cast<double>(parameters) / 1e9, billions, 0.006);
+}
+
+std::string v3() {
+  return std::string(
+             R"("model_type":"deepseek_v3","vocab_size":129280,"hidden_size":7168,"num_hidden_layers":61,
+   "num_attention_heads":128,"q_lora_rank":1536,"intermediate_size":18432,"moe_intermediate_size":2048,
+   "first_k_dense_replace":3,"num_nextn_predict_layers":1)") +
+         kDeepseek;
+}
+
+TEST(Inspect, DeepseekV3) {
+  const InspectReport report = report_of(v3() + kFp8);
+  expect_billions(report.parameters, 671.03);
+  expect_billions(report.active_parameters, 36.62);
+  EXPECT_EQ(report.num_moe_layers, 58u);
+  EXPECT_EQ(report.kv_bytes_per_token, 61u * 576 * 2);
+  // An expert: three 2048 x 7168 matrices of one byte, and a scale of four bytes for 128 x 128.
+  EXPECT_EQ(report.expert_bytes, 3u * (2048 * 7168 + 16 * 56 * 4));
+  EXPECT_EQ(report.routed_bytes_per_token, 58u * 8 * report.expert_bytes);
+  EXPECT_EQ(report.role(WeightRole::experts).bytes.at(DType::f8_e4m3), 58ull * 256 * 3 * 2048 * 7168);
+  EXPECT_EQ(report.role(WeightRole::router).parameters, 58u * 256 * 7169);
+  EXPECT_EQ(report.role(WeightRole::router).bytes.at(DType::f32), 58u * 256 * 4);
+  EXPECT_EQ(report.role(WeightRole::router).bytes.at(DType::bf16), 58ull * 256 * 7168 * 2);
+  EXPECT_EQ(report.role(WeightRole::shared_experts).parameters, 58ull * 3 * 2048 * 7168);
+  // q_a, q_b, kv_a (576 rows: five rows of blocks, the last of them half used), kv_b, o
+  EXPECT_EQ(report.role(WeightRole::attention).bytes.at(DType::f32),
+            61u * 4 * (12 * 56 + 192 * 12 + 5 * 56 + 256 * 4 + 56 * 128));
+  EXPECT_EQ(report.role(WeightRole::head).bytes.at(DType::bf16), 2ull * 129280 * 7168);
+  EXPECT_FALSE(report.role(WeightRole::embedding).bytes.contains(DType::f8_e4m3));
+  uint64_t bytes = 0;
+  for (const InspectReport::Role& role : report.roles) bytes += role.total_bytes();
+  EXPECT_EQ(bytes, report.stored_bytes);
+}
+
+TEST(Inspect, OtherReleasedModels) {
+  const InspectReport kimi = report_of(
+      std::string(R"("model_type":"kimi_k2","vocab_size":163840,"hidden_size":7168,"num_hidden_layers":61,
+       "num_attention_heads":64,"q_lora_rank":1536,"intermediate_size":18432,"moe_intermediate_size":2048,"n_group":1,
+       "topk_group":1,"n_routed_experts":384,"first_k_dense_replace":1)") +
+      kDeepseek);
+  expect_billions(kimi.parameters, 1026.41);
+  expect_billions(kimi.active_parameters, 31.69);
+
+  const InspectReport lite = report_of(
+      std::string(R"("model_type":"deepseek_v2","vocab_size":102400,"hidden_size":2048,"num_hidden_layers":27,
+       "num_attention_heads":16,"q_lora_rank":null,"intermediate_size":10944,"moe_intermediate_size":1408,
+       "n_routed_experts":64,"num_experts_per_tok":6,"n_shared_experts":2,"first_k_dense_replace":1)") +
+      kDeepseek);
+  expect_billions(lite.parameters, 15.71);
+  expect_billions(lite.active_parameters, 2.45);
+
+  const std::string qwen30 =
+      R"("model_type":"qwen3_moe","vocab_size":151936,"hidden_size":2048,"num_hidden_layers":48,
+    "num_attention_heads":32,"num_key_value_heads":4,"head_dim":128,"moe_intermediate_size":768,"num_experts":128,
+    "num_experts_per_tok":8,"torch_dtype":"bfloat16")";
+  const InspectReport qwen = report_of(qwen30);
+  expect_billions(qwen.parameters, 30.53);
+  expect_billions(qwen.active_parameters, 3.04);
+  EXPECT_EQ(qwen.kv_bytes_per_token, 48u * 2 * 4 * 128 * 2);
+  EXPECT_EQ(qwen.routed_bytes_per_token, 48ull * 8 * 3 * 768 * 2048 * 2);
+  EXPECT_EQ(qwen.stored_bytes, 2 * qwen.parameters);
+
+  const InspectReport mixtral = report_of(R"("model_type":"mixtral","vocab_size":32000,"hidden_size":4096,
+    "num_hidden_layers":32,"num_attention_heads":32,"torch_dtype":"bfloat16")");
+  expect_billions(mixtral.parameters, 46.70);
+  expect_billions(mixtral.active_parameters, 12.75);
+
+  const InspectReport granite = report_of(R"("model_type":"granitemoe","vocab_size":49155,"hidden_size":1024,
+    "num_hidden_layers":24,"num_attention_heads":16,"num_key_value_heads":8,"intermediate_size":512,"num_local_experts":32,
+    "num_experts_per_tok":8,"tie_word_embeddings":true,"torch_dtype":"bfloat16")");
+  expect_billions(granite.parameters, 1.33);
+  expect_billions(granite.active_parameters, 0.43);
+  EXPECT_EQ(granite.role(WeightRole::head).parameters, 0u);
+}
+
+TEST(Inspect, ModulesThatAreNotConverted) {
+  const std::string model =
+      R"("model_type":"mixtral","vocab_size":100,"hidden_size":128,"num_hidden_layers":2,
+    "num_attention_heads":8,"intermediate_size":128,"torch_dtype":"bfloat16","quantization_config":{"quant_method":"fp8",
+    "weight_block_size":[128,128],"modules_to_not_convert":["model.layers.1.self_attn.q_proj"]})";
+  const InspectReport report = report_of(model);
+  EXPECT_EQ(report.role(WeightRole::attention).bytes.at(DType::bf16), 2u * 128 * 128);
+  EXPECT_EQ(report.role(WeightRole::attention).bytes.at(DType::f8_e4m3), 7u * 128 * 128);
+}
+
+TEST(Inspect, TextAndJson) {
+  const InspectReport report = report_of(v3() + kFp8);
+  const std::string text = inspect_text(report);
+  for (const char* word : {"671.03 B", "36.63 B active", "61 layers, 58 of them MoE", "f8_e4m3",
+                           "shared_experts", "KV cache a token", "68.6 KiB", "routed a token"}) {
+    EXPECT_NE(text.find(word), std::string::npos) << word << "\n" << text;
+  }
+  const std::string json = inspect_json(report);
+  for (const char* word :
+       {R"("parameters":671026419200)", R"("kv_bytes_per_token":70272)", R"("router":{"parameters":)"}) {
+    EXPECT_NE(json.find(word), std::string::npos) << word << "\n" << json;
+  }
+}
+
+}  // namespace
+}  // namespace tandem
