@@ -1,0 +1,166 @@
+#include "serving/answer_format.h"
+
+#include <nlohmann/json.hpp>
+
+namespace tandem {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+bool is_utf8(std::string_view text) {
+  // nlohmann's serialiser checks strictly; asking it keeps one definition.
+  try {
+    (void)Json(std::string(text)).dump();
+    return true;
+  } catch (const Json::exception&) {
+    return false;
+  }
+}
+
+// A token that is no whole character is written as OpenAI writes it: "bytes:\xe2\x82".
+std::string token_name(const std::string& bytes) {
+  if (is_utf8(bytes)) return bytes;
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string name = "bytes:";
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    name += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+  }
+  return name;
+}
+
+Json byte_list(const std::string& bytes) {
+  Json list = Json::array();
+  for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
+  return list;
+}
+
+Json chat_token(const std::string& bytes, float logprob) {
+  return {{"token", token_name(bytes)}, {"logprob", logprob}, {"bytes", byte_list(bytes)}};
+}
+
+Json chat_logprobs(const std::vector<AnswerToken>& tokens) {
+  Json content = Json::array();
+  for (const AnswerToken& token : tokens) {
+    Json item = chat_token(token.bytes, token.logprob);
+    item["top_logprobs"] = Json::array();
+    for (const auto& [bytes, logprob] : token.top) item["top_logprobs"].push_back(chat_token(bytes, logprob));
+    content.push_back(std::move(item));
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+Json completion_logprobs(const std::vector<AnswerToken>& tokens) {
+  Json out = {{"tokens", Json::array()},
+              {"token_logprobs", Json::array()},
+              {"top_logprobs", Json::array()},
+              {"text_offset", Json::array()}};
+  for (const AnswerToken& token : tokens) {
+    out["tokens"].push_back(token_name(token.bytes));
+    out["token_logprobs"].push_back(token.logprob);
+    Json top = Json::object();
+    for (const auto& [bytes, logprob] : token.top) top[token_name(bytes)] = logprob;
+    top[token_name(token.bytes)] = token.logprob;  // the chosen one is always there
+    out["top_logprobs"].push_back(std::move(top));
+    out["text_offset"].push_back(token.text_offset);
+  }
+  return out;
+}
+
+Json logprobs(const ResponseHead& head, const std::vector<AnswerToken>& tokens) {
+  if (!head.logprobs) return nullptr;
+  return head.chat ? chat_logprobs(tokens) : completion_logprobs(tokens);
+}
+
+const char* finish_reason(AnswerEnd end) {
+  return end == AnswerEnd::length ? "length" : "stop";
+}
+
+Json envelope(const ResponseHead& head, const char* object) {
+  return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
+}
+
+Json usage_object(const AnswerUsage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+}
+
+// Text is well-formed; only a client's own model name could be otherwise, and that was JSON too.
+std::string dumped(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string chunk(const ResponseHead& head, Json choice) {
+  Json out = envelope(head, head.chat ? "chat.completion.chunk" : "text_completion");
+  out["choices"] = Json::array({std::move(choice)});
+  if (head.include_usage) out["usage"] = nullptr;
+  return dumped(out);
+}
+
+}  // namespace
+
+std::string whole_json(const ResponseHead& head, const std::vector<WholeAnswer>& answers,
+                       const AnswerUsage& usage) {
+  Json out = envelope(head, head.chat ? "chat.completion" : "text_completion");
+  out["choices"] = Json::array();
+  for (size_t i = 0; i < answers.size(); ++i) {
+    Json choice = {{"index", i}};
+    if (head.chat) {
+      choice["message"] = {{"role", "assistant"}, {"content", answers[i].text}, {"refusal", nullptr}};
+    } else {
+      choice["text"] = answers[i].text;
+    }
+    choice["logprobs"] = logprobs(head, answers[i].tokens);
+    choice["finish_reason"] = finish_reason(answers[i].end);
+    out["choices"].push_back(std::move(choice));
+  }
+  out["usage"] = usage_object(usage);
+  return dumped(out);
+}
+
+std::string role_chunk_json(const ResponseHead& head, uint32_t answer) {
+  return chunk(head, {{"index", answer},
+                      {"delta", {{"role", "assistant"}, {"content", ""}}},
+                      {"logprobs", nullptr},
+                      {"finish_reason", nullptr}});
+}
+
+std::string piece_chunk_json(const ResponseHead& head, uint32_t answer, const AnswerPiece& piece) {
+  Json choice = {{"index", answer}};
+  if (head.chat) {
+    choice["delta"] = {{"content", piece.text}};
+  } else {
+    choice["text"] = piece.text;
+  }
+  choice["logprobs"] = logprobs(head, piece.tokens);
+  choice["finish_reason"] = nullptr;
+  return chunk(head, std::move(choice));
+}
+
+std::string end_chunk_json(const ResponseHead& head, uint32_t answer, AnswerEnd end) {
+  Json choice = {{"index", answer}};
+  if (head.chat) {
+    choice["delta"] = Json::object();
+  } else {
+    choice["text"] = "";
+  }
+  choice["logprobs"] = nullptr;
+  choice["finish_reason"] = finish_reason(end);
+  return chunk(head, std::move(choice));
+}
+
+std::string usage_chunk_json(const ResponseHead& head, const AnswerUsage& usage) {
+  Json out = envelope(head, head.chat ? "chat.completion.chunk" : "text_completion");
+  out["choices"] = Json::array();
+  out["usage"] = usage_object(usage);
+  return dumped(out);
+}
+
+std::string sse_event(std::string_view data) {
+  return "data: " + std::string(data) + "\n\n";
+}
+
+}  // namespace tandem

@@ -1,0 +1,40 @@
+// The JSON of answers: whole replies and stream chunks of /v1/completions and /v1/chat/completions, in the
+// shapes that OpenAI clients read. Pure functions; any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "serving/text_generation.h"
+
+namespace tandem {
+
+struct ResponseHead {
+  bool chat = false;
+  std::string id;  // "chatcmpl-..." or "cmpl-..."
+  std::string model;
+  int64_t created = 0;         // seconds since 1970
+  bool logprobs = false;       // the fields are there, if only as an empty list
+  bool include_usage = false;  // streams: every chunk has "usage", null in all but the last
+};
+
+struct WholeAnswer {
+  std::string text;
+  std::vector<AnswerToken> tokens;
+  AnswerEnd end = AnswerEnd::stop;
+};
+
+std::string whole_json(const ResponseHead& head, const std::vector<WholeAnswer>& answers,
+                       const AnswerUsage& usage);
+
+// The role, before anything else of an answer. Chat only.
+std::string role_chunk_json(const ResponseHead& head, uint32_t answer);
+std::string piece_chunk_json(const ResponseHead& head, uint32_t answer, const AnswerPiece& piece);
+std::string end_chunk_json(const ResponseHead& head, uint32_t answer, AnswerEnd end);
+std::string usage_chunk_json(const ResponseHead& head, const AnswerUsage& usage);
+
+// One server-sent event.
+std::string sse_event(std::string_view data);
+
+}  // namespace tandem

@@ -1,0 +1,225 @@
+#include "serving/api_server.h"
+
+#include <fmt/format.h>
+
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/log.h"
+#include "serving/api_error.h"
+#include "serving/completion_service.h"
+#include "serving/serving_metrics.h"
+#include "serving/worker_pool.h"
+
+namespace tandem {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+// Paths are a client's text: one line of the log stays one line.
+std::string for_log(std::string text) {
+  constexpr size_t kLongest = 200;
+  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return text.empty() ? "-" : text;
+}
+
+}  // namespace
+
+struct ApiServer::Impl {
+  ApiServerOptions options;
+  std::shared_ptr<ServingMetrics> metrics = std::make_shared<ServingMetrics>();
+  std::shared_ptr<WorkerPool> delivery = std::make_shared<WorkerPool>(1, SIZE_MAX, "tandem-deliver");
+  std::unique_ptr<WorkerPool> prepare;
+  CompletionService service{delivery, metrics};
+
+  mutable std::mutex mutex;  // for the next three
+  std::shared_ptr<const ServedModel> model;
+  std::string stage = "starting";
+  double progress = 0;
+
+  std::unique_ptr<HttpServer> http;  // last: its handlers use all of the above
+
+  using Writer = std::shared_ptr<ResponseWriter>;
+  using Request = std::shared_ptr<HttpRequest>;
+
+  std::shared_ptr<const ServedModel> current() const {
+    const std::lock_guard lock(mutex);
+    return model;
+  }
+
+  ApiError loading() const {
+    const std::lock_guard lock(mutex);
+    return {
+        .status = 503,
+        .message = fmt::format("the model is loading ({}, {:.0f} %): try again later", stage, progress * 100),
+        .code = "model_loading"};
+  }
+
+  void health(const Writer& writer) const {
+    HttpResponse response;
+    const auto served = current();
+    Json body;
+    if (!served) {
+      const std::lock_guard lock(mutex);
+      body = {{"status", "loading"}, {"reason", stage}, {"progress", progress}};
+      response.status = 503;
+    } else if (const Status state = served->engine->health(); !state) {
+      body = {{"status", "degraded"}, {"reason", state.error().message}};
+      response.status = 503;
+    } else {
+      body = {{"status", "ok"}};
+    }
+    if (response.status == 503) response.headers.emplace_back("retry-after", "1");
+    response.body = body.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    writer->respond(std::move(response));
+  }
+
+  static Json model_object(const ServedModel& served) {
+    return {{"id", served.id},
+            {"object", "model"},
+            {"created", served.created},
+            {"owned_by", "tandem"},
+            {"max_model_len", served.engine->limits().max_context_tokens}};
+  }
+
+  void models(const Writer& writer) const {
+    const auto served = current();
+    if (!served) return writer->respond(error_response(loading()));
+    const Json body = {{"object", "list"}, {"data", Json::array({model_object(*served)})}};
+    writer->respond({.status = 200, .body = body.dump() + "\n"});
+  }
+
+  void one_model(const Request& request, const Writer& writer) const {
+    const auto served = current();
+    if (!served) return writer->respond(error_response(loading()));
+    const std::string id(route_parameter("/v1/models/*", request->path));
+    if (id == served->id)
+      return writer->respond({.status = 200, .body = model_object(*served).dump() + "\n"});
+    writer->respond(error_response(
+        {.status = 404,
+         .message = "the model \"" + id + "\" does not exist: this server has \"" + served->id + "\"",
+         .param = "model",
+         .code = "model_not_found"}));
+  }
+
+  void props(const Writer& writer) const {
+    const auto served = current();
+    if (!served) return writer->respond(error_response(loading()));
+    const EngineLimits& limits = served->engine->limits();
+    const SamplingParams& sampling = served->defaults.sampling;
+    const Json body = {{"model", served->id},
+                       {"chat_template", static_cast<bool>(served->render_chat)},
+                       {"eos_token_ids", served->defaults.eos_token_ids},
+                       {"defaults",
+                        {{"temperature", sampling.temperature},
+                         {"top_p", sampling.top_p},
+                         {"top_k", sampling.top_k},
+                         {"min_p", sampling.min_p},
+                         {"repetition_penalty", sampling.repetition_penalty}}},
+                       {"limits",
+                        {{"max_context_tokens", limits.max_context_tokens},
+                         {"kv_pool_tokens", limits.kv_pool_tokens},
+                         {"vocab_size", limits.vocab_size},
+                         {"max_num_seqs", limits.max_num_seqs},
+                         {"max_queue", limits.max_queue},
+                         {"max_body_bytes", options.http.max_body_bytes},
+                         {"max_connections", options.http.max_connections}}}};
+    writer->respond({.status = 200, .body = body.dump() + "\n"});
+  }
+
+  void generate(bool chat, Request request, Writer writer) {
+    auto served = current();
+    if (!served) return writer->respond(error_response(loading()));
+    const bool taken = prepare->try_post([this, chat, served, request, writer] {
+      chat ? service.handle_chat(*served, *request, writer)
+           : service.handle_completion(*served, *request, writer);
+    });
+    if (!taken) {
+      writer->respond(error_response({.status = 429,
+                                      .message = fmt::format("{} requests wait to be read: try again later",
+                                                             options.max_waiting_requests)}));
+    }
+  }
+
+  RouteTable routes() {
+    RouteTable table;
+    table.add("GET", "/health", [this](Request, Writer writer) { health(writer); });
+    table.add("GET", "/metrics", [this](Request, Writer writer) {
+      const auto served = current();
+      writer->respond({.status = 200,
+                       .content_type = ServingMetrics::content_type(),
+                       .body = metrics->text(served ? served->engine : nullptr)});
+    });
+    table.add("GET", "/props", [this](Request, Writer writer) { props(writer); });
+    table.add("GET", "/v1/models", [this](Request, Writer writer) { models(writer); });
+    table.add("GET", "/v1/models/*", [this](Request request, Writer writer) { one_model(request, writer); });
+    table.add("POST", "/v1/completions", [this](Request request, Writer writer) {
+      generate(false, std::move(request), std::move(writer));
+    });
+    table.add("POST", "/v1/chat/completions", [this](Request request, Writer writer) {
+      generate(true, std::move(request), std::move(writer));
+    });
+    return table;
+  }
+
+  void completed(const HttpRecord& record) {
+    metrics->count_request(record.route, record.status, record.disconnected, record.seconds);
+    if (!options.access_log) return;
+    const std::string line =
+        fmt::format("{} {} {} {:.1f} ms, {} bytes in, {} out, {} {}{}", for_log(record.method),
+                    for_log(record.path), record.status, record.seconds * 1e3, record.bytes_in,
+                    record.bytes_out, record.peer, record.id, record.disconnected ? ", client left" : "");
+    record.route == "/health" || record.route == "/metrics" ? log_debug(line) : log_info(line);
+  }
+};
+
+ApiServer::ApiServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ApiServer::~ApiServer() {
+  stop(Duration::zero());
+}
+
+Result<std::unique_ptr<ApiServer>> ApiServer::start(ApiServerOptions options) {
+  auto impl = std::make_unique<Impl>();
+  Impl* self = impl.get();
+  options.http.error_response = [](int status, std::string message) {
+    return error_response({.status = status, .message = std::move(message)});
+  };
+  options.http.on_complete = [self](const HttpRecord& record) { self->completed(record); };
+  impl->prepare =
+      std::make_unique<WorkerPool>(options.prepare_threads, options.max_waiting_requests, "tandem-prepare");
+  impl->options = options;
+  TANDEM_ASSIGN(impl->http, HttpServer::start(std::move(options.http), impl->routes()));
+  return std::unique_ptr<ApiServer>(new ApiServer(std::move(impl)));
+}
+
+uint16_t ApiServer::port() const {
+  return impl_->http->port();
+}
+std::string ApiServer::url() const {
+  return impl_->http->url();
+}
+
+void ApiServer::set_progress(std::string stage, double fraction) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->stage = std::move(stage);
+  impl_->progress = fraction;
+}
+
+void ApiServer::set_ready(ServedModel model) {
+  auto shared = std::make_shared<const ServedModel>(std::move(model));
+  const std::lock_guard lock(impl_->mutex);
+  impl_->model = std::move(shared);
+}
+
+void ApiServer::stop(Duration drain) {
+  impl_->http->stop(drain);
+  impl_->prepare->stop();
+  impl_->delivery->stop();
+}
+
+}  // namespace tandem

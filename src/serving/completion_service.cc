@@ -1,0 +1,181 @@
+#include "serving/completion_service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <utility>
+
+#include "serving/answer_reply.h"
+#include "serving/api_error.h"
+#include "serving/openai_request.h"
+
+namespace tandem {
+
+namespace {
+
+// Prompts up to this length are counted to the end, so that the refusal can say how long they are; what is
+// certainly longer is not looked at.
+constexpr size_t kMaxCountedTokens = 1 << 20;
+
+RequestContext context_of(const ServedModel& model) {
+  RequestContext context;
+  context.model = model.id;
+  context.defaults = model.defaults.sampling;
+  context.known_tokens = &model.known_tokens;
+  // More at once could never be admitted together.
+  const EngineLimits& limits = model.engine->limits();
+  context.max_answers =
+      std::min<uint32_t>(128, std::max<uint32_t>(1, limits.max_num_seqs + limits.max_queue));
+  return context;
+}
+
+size_t max_prompt_tokens(const EngineLimits& limits) {
+  const size_t by_context = limits.max_context_tokens == 0 ? 0 : limits.max_context_tokens - 1;
+  return std::min<size_t>(by_context, limits.kv_pool_tokens);
+}
+
+ApiError too_long(const EngineLimits& limits, const std::string& tokens, const char* field) {
+  const bool by_context = limits.max_context_tokens <= limits.kv_pool_tokens;
+  return {.status = 400,
+          .message =
+              by_context
+                  ? fmt::format("{} has {} tokens and the context of {} tokens must also hold an answer: "
+                                "shorten it",
+                                field, tokens, limits.max_context_tokens)
+                  : fmt::format("{} has {} tokens and the KV pool holds {}: shorten it, or start the server "
+                                "with a larger pool",
+                                field, tokens, limits.kv_pool_tokens),
+          .param = field,
+          .code = "context_length_exceeded"};
+}
+
+ApiResult<std::vector<int32_t>> encode(const ServedModel& model, std::string_view text, EncodeOptions options,
+                                       const char* field) {
+  const EngineLimits& limits = model.engine->limits();
+  options.max_tokens = std::max(kMaxCountedTokens, max_prompt_tokens(limits));
+  auto ids = model.tokenizer->encode(text, options);
+  if (!ids && ids.error().code == ErrorCode::out_of_range) {
+    return std::unexpected(too_long(limits, fmt::format("more than {}", options.max_tokens), field));
+  }
+  if (!ids) {
+    ApiError error = api_error(ids.error());
+    error.param = field;
+    return std::unexpected(std::move(error));
+  }
+  return std::move(*ids);
+}
+
+std::optional<ApiError> check_length(const ServedModel& model, size_t tokens, const char* field) {
+  const EngineLimits& limits = model.engine->limits();
+  if (tokens == 0)
+    return ApiError{.message = std::string(field) + " has no tokens; at least one is needed", .param = field};
+  if (tokens <= max_prompt_tokens(limits)) return std::nullopt;
+  return too_long(limits, std::to_string(tokens), field);
+}
+
+}  // namespace
+
+struct CompletionService::Job {
+  bool chat = false;
+  CommonRequest common;
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<std::string> echo;
+};
+
+void CompletionService::handle_completion(const ServedModel& model, const HttpRequest& request,
+                                          const std::shared_ptr<ResponseWriter>& writer) const {
+  auto parsed = parse_completion_request(request.body, context_of(model));
+  if (!parsed) return writer->respond(error_response(parsed.error()));
+  Job job{.chat = false, .common = std::move(parsed->common), .prompts = {}, .echo = {}};
+  for (PromptInput& prompt : parsed->prompts) {
+    if (parsed->echo && prompt.is_tokens) {
+      auto text = model.tokenizer->decode(prompt.tokens);
+      if (!text) return writer->respond(error_response(api_error(text.error())));
+      prompt.text = std::move(*text);
+    }
+    if (!prompt.is_tokens) {
+      auto ids = encode(
+          model, prompt.text,
+          {.add_special_tokens = parsed->add_special_tokens, .parse_special = parsed->parse_special_tokens},
+          "prompt");
+      if (!ids) return writer->respond(error_response(ids.error()));
+      prompt.tokens = std::move(*ids);
+    }
+    if (auto error = check_length(model, prompt.tokens.size(), "prompt"))
+      return writer->respond(error_response(*error));
+    job.prompts.push_back(std::move(prompt.tokens));
+    if (parsed->echo) job.echo.push_back(std::move(prompt.text));
+  }
+  start(model, request, std::move(job), writer);
+}
+
+void CompletionService::handle_chat(const ServedModel& model, const HttpRequest& request,
+                                    const std::shared_ptr<ResponseWriter>& writer) const {
+  if (!model.render_chat) {
+    return writer->respond(
+        error_response({.message = "the model " + model.id +
+                                   " has no chat template: use /v1/completions, or put a chat_template.jinja "
+                                   "into its folder"}));
+  }
+  auto parsed = parse_chat_request(request.body, context_of(model));
+  if (!parsed) return writer->respond(error_response(parsed.error()));
+  if (const std::string token = model.control.first_in(parsed->template_kwargs); !token.empty()) {
+    return writer->respond(error_response({.message = "chat_template_kwargs holds the control token " +
+                                                      token + ": only the template may write it",
+                                           .param = "chat_template_kwargs"}));
+  }
+  const auto prompt = render_chat_prompt(
+      parsed->messages, model.control, model.template_source, [&](const std::vector<ChatMessage>& messages) {
+        return model.render_chat(messages, parsed->add_generation_prompt, parsed->template_kwargs);
+      });
+  if (!prompt) {
+    // Whatever a template says of these messages, they are what is wrong: it was checked when the server
+    // started.
+    return writer->respond(error_response({.message = prompt.error().message, .param = "messages"}));
+  }
+  auto ids = encode(
+      model, prompt->text,
+      {.add_special_tokens = false, .parse_special = true, .plain_ranges = prompt->plain_ranges}, "messages");
+  if (!ids) return writer->respond(error_response(ids.error()));
+  if (auto error = check_length(model, ids->size(), "messages"))
+    return writer->respond(error_response(*error));
+  Job job{.chat = true, .common = std::move(parsed->common), .prompts = {}, .echo = {}};
+  job.prompts.push_back(std::move(*ids));
+  start(model, request, std::move(job), writer);
+}
+
+void CompletionService::start(const ServedModel& model, const HttpRequest& request, Job job,
+                              const std::shared_ptr<ResponseWriter>& writer) const {
+  ReplyPlan plan;
+  plan.head.chat = job.chat;
+  plan.head.id = (job.chat ? "chatcmpl-" : "cmpl-") + request.id;
+  plan.head.model = model.id;
+  plan.head.created = std::time(nullptr);
+  plan.head.logprobs = job.common.sampling.top_logprobs >= 0;
+  plan.head.include_usage = job.common.include_usage;
+  plan.answers_per_prompt = job.common.n;
+  plan.answers = static_cast<uint32_t>(job.prompts.size()) * job.common.n;
+  plan.echo = std::move(job.echo);
+  auto listener = job.common.stream ? make_stream_reply(std::move(plan), writer)
+                                    : make_whole_reply(std::move(plan), writer);
+
+  TextRequest text;
+  text.id = request.id;
+  text.prompts = std::move(job.prompts);
+  text.n = job.common.n;
+  text.sampling = std::move(job.common.sampling);
+  text.stops = std::move(job.common.stops);
+  text.eos_token_ids = model.defaults.eos_token_ids;
+  text.skip_special_tokens = job.common.skip_special_tokens;
+  text.received = request.received;
+  const auto generation = TextGeneration::create({model.engine, model.tokenizer, delivery_, metrics_},
+                                                 std::move(text), std::move(listener));
+  // Weak: the generation holds the writer.
+  writer->on_disconnect([weak = std::weak_ptr(generation)] {
+    if (const auto alive = weak.lock()) alive->cancel();
+  });
+  generation->submit();
+}
+
+}  // namespace tandem

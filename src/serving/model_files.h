@@ -1,0 +1,33 @@
+// What a server reads of a model folder beside the weights and the tokenizer: generation_config.json,
+// tokenizer_config.json, chat_template.jinja. Errors name the file and the field.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "attention/engine.h"
+#include "base/result.h"
+
+namespace tandem {
+
+struct GenerationDefaults {
+  SamplingParams sampling;             // what a request that says nothing gets
+  std::vector<int32_t> eos_token_ids;  // from generation_config.json, else config.json; empty: none is known
+};
+
+// `folder`: a model folder. Absent files and keys leave the defaults of OpenAI's API (temperature 1, all else
+// off); `do_sample: false` means greedy.
+Result<GenerationDefaults> read_generation_defaults(const std::string& folder);
+
+struct ChatTemplateSource {
+  std::string text;                                        // "" when the checkpoint has none
+  std::string file;                                        // where it came from
+  std::string bos_token, eos_token, pad_token, unk_token;  // texts, as templates use them; "" for none
+};
+
+// chat_template.jinja wins over tokenizer_config.json, whose "chat_template" is a string or a list of named
+// templates, of which "default" is taken.
+Result<ChatTemplateSource> read_chat_template(const std::string& folder);
+
+}  // namespace tandem

@@ -1,0 +1,318 @@
+#include "serving/openai_request.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace tandem {
+namespace {
+
+using nlohmann::json;
+
+class RequestTest : public ::testing::Test {
+ protected:
+  RequestTest() : known_(100, true) {
+    known_[98] = false;  // in the embedding, not in the tokenizer
+    context_.model = "m";
+    context_.known_tokens = &known_;
+    context_.max_answers = 16;
+    context_.defaults.temperature = 0.6f;
+  }
+
+  ApiResult<CompletionRequest> completion(const json& fields) const {
+    json body = {{"model", "m"}, {"prompt", "hi"}};
+    body.update(fields);
+    return parse_completion_request(body.dump(), context_);
+  }
+  ApiResult<ChatRequest> chat(const json& fields) const {
+    json body = {{"model", "m"}, {"messages", {{{"role", "user"}, {"content", "hi"}}}}};
+    body.update(fields);
+    return parse_chat_request(body.dump(), context_);
+  }
+
+  std::vector<bool> known_;
+  RequestContext context_;
+};
+
+TEST_F(RequestTest, DefaultsAreThoseOfTheModelAndTheApi) {
+  const auto request = completion(json::object());
+  ASSERT_TRUE(request);
+  EXPECT_EQ(request->common.sampling.temperature, 0.6f);
+  EXPECT_EQ(request->common.sampling.max_tokens, 16u);
+  EXPECT_EQ(request->common.sampling.top_logprobs, -1);
+  EXPECT_FALSE(request->common.sampling.seed);
+  EXPECT_EQ(request->common.n, 1u);
+  EXPECT_FALSE(request->common.stream);
+  EXPECT_EQ(chat(json::object())->common.sampling.max_tokens, 2147483647u);  // cut to the context later
+}
+
+TEST_F(RequestTest, EveryFieldArrives) {
+  const auto request = completion({{"temperature", 0},
+                                   {"top_p", 0.5},
+                                   {"top_k", 7},
+                                   {"min_p", 0.25},
+                                   {"seed", -3},
+                                   {"frequency_penalty", -2},
+                                   {"presence_penalty", 2},
+                                   {"repetition_penalty", 1.5},
+                                   {"max_tokens", 9},
+                                   {"min_tokens", 2},
+                                   {"ignore_eos", true},
+                                   {"stop_token_ids", {5, 6}},
+                                   {"logprobs", 3},
+                                   {"logit_bias", {{"4", -100}, {"7", 1.5}}},
+                                   {"n", 4},
+                                   {"stop", {"a", "b"}},
+                                   {"stream", true},
+                                   {"stream_options", {{"include_usage", true}}},
+                                   {"user", "u"},
+                                   {"echo", false}});
+  ASSERT_TRUE(request) << request.error().message;
+  const SamplingParams& sampling = request->common.sampling;
+  EXPECT_EQ(sampling.temperature, 0);
+  EXPECT_EQ(sampling.top_p, 0.5f);
+  EXPECT_EQ(sampling.top_k, 7);
+  EXPECT_EQ(sampling.min_p, 0.25f);
+  EXPECT_EQ(sampling.seed, static_cast<uint64_t>(-3));
+  EXPECT_EQ(sampling.frequency_penalty, -2);
+  EXPECT_EQ(sampling.presence_penalty, 2);
+  EXPECT_EQ(sampling.repetition_penalty, 1.5f);
+  EXPECT_EQ(sampling.max_tokens, 9u);
+  EXPECT_EQ(sampling.min_tokens, 2u);
+  EXPECT_TRUE(sampling.ignore_eos);
+  EXPECT_EQ(sampling.stop_token_ids, (std::vector<int32_t>{5, 6}));
+  EXPECT_EQ(sampling.top_logprobs, 3);
+  EXPECT_EQ(sampling.logit_bias, (std::vector<std::pair<int32_t, float>>{{4, -100.f}, {7, 1.5f}}));
+  EXPECT_EQ(request->common.n, 4u);
+  EXPECT_EQ(request->common.stops, (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(request->common.stream);
+  EXPECT_TRUE(request->common.include_usage);
+}
+
+TEST_F(RequestTest, NullMeansAbsent) {
+  json fields;
+  for (const char* name : {"temperature", "top_p", "top_k", "n", "seed", "stop", "max_tokens", "logprobs",
+                           "stream", "stream_options", "logit_bias", "suffix", "best_of", "user"}) {
+    fields[name] = nullptr;
+  }
+  const auto request = completion(fields);
+  ASSERT_TRUE(request) << request.error().message;
+  EXPECT_EQ(request->common.sampling.max_tokens, 16u);
+}
+
+TEST_F(RequestTest, PromptsComeInFourShapes) {
+  EXPECT_EQ(completion({{"prompt", "abc"}})->prompts[0].text, "abc");
+  EXPECT_EQ(completion({{"prompt", {"a", ""}}})->prompts[1].text, "");
+  const auto ids = completion({{"prompt", {1, 2, 99}}});
+  ASSERT_TRUE(ids);
+  ASSERT_EQ(ids->prompts.size(), 1u);
+  EXPECT_EQ(ids->prompts[0].tokens, (std::vector<int32_t>{1, 2, 99}));
+  EXPECT_EQ(completion({{"prompt", json::parse("[[1],[2,3]]")}})->prompts[1].tokens,
+            (std::vector<int32_t>{2, 3}));
+}
+
+// What is refused names the field, and where there is one the value.
+struct Refusal {
+  const char* fields;  // JSON, merged over a good request
+  const char* param;
+  const char* part;  // of the message
+};
+
+TEST_F(RequestTest, CompletionsRefuseByName) {
+  const Refusal table[] = {
+      {R"({"prompt":[]})", "prompt", "[]"},
+      {R"({"prompt":{}})", "prompt", "{}"},
+      {R"({"prompt":null})", "prompt", "missing"},
+      {R"({"prompt":["a",1]})", "prompt", "prompt[1] is 1"},
+      {R"({"prompt":[[1],[]]})", "prompt", "prompt[1] is []"},
+      {R"({"prompt":[[1],"a"]})", "prompt", "prompt[1] is \"a\""},
+      {R"({"prompt":[true]})", "prompt", "[true]"},
+      // f3: every place that takes an id, every id that is none.
+      {R"({"prompt":[-1]})", "prompt", "-1"},
+      {R"({"prompt":[100]})", "prompt", "100"},
+      {R"({"prompt":[98]})", "prompt", "98"},
+      {R"({"prompt":[2147483648]})", "prompt", "2147483648"},
+      {R"({"prompt":[9223372036854775808]})", "prompt", "9223372036854775808"},
+      {R"({"prompt":[1.5]})", "prompt", "1.5"},
+      {R"({"prompt":[1,"7"]})", "prompt", "\"7\""},
+      {R"({"prompt":[1,""]})", "prompt", "\"\""},
+      {R"({"prompt":[[1],[4294967297]]})", "prompt[1]", "4294967297"},
+      {R"({"stop_token_ids":[-1]})", "stop_token_ids", "-1"},
+      {R"({"stop_token_ids":[100]})", "stop_token_ids", "100"},
+      {R"({"stop_token_ids":[98]})", "stop_token_ids", "98"},
+      {R"({"stop_token_ids":[2147483648]})", "stop_token_ids", "2147483648"},
+      {R"({"stop_token_ids":[9223372036854775808]})", "stop_token_ids", "9223372036854775808"},
+      {R"({"stop_token_ids":[1.5]})", "stop_token_ids", "1.5"},
+      {R"({"stop_token_ids":["7"]})", "stop_token_ids", "\"7\""},
+      {R"({"stop_token_ids":7})", "stop_token_ids", "7"},
+      {R"({"logit_bias":{"-1":1}})", "logit_bias", "-1"},
+      {R"({"logit_bias":{"100":1}})", "logit_bias", "100"},
+      {R"({"logit_bias":{"98":1}})", "logit_bias", "98"},
+      {R"({"logit_bias":{"2147483648":1}})", "logit_bias", "2147483648"},
+      {R"({"logit_bias":{"9223372036854775808":1}})", "logit_bias", "9223372036854775808"},
+      {R"({"logit_bias":{"1.5":1}})", "logit_bias", "1.5"},
+      {R"({"logit_bias":{"":1}})", "logit_bias", "\"\""},
+      {R"({"logit_bias":{"7":101}})", "logit_bias", "101"},
+      {R"({"logit_bias":{"7":"a"}})", "logit_bias", "\"a\""},
+      {R"({"logit_bias":[1]})", "logit_bias", "[1]"},
+      // Ranges and types.
+      {R"({"temperature":-0.1})", "temperature", "0..2"},
+      {R"({"temperature":2.1})", "temperature", "2.1"},
+      {R"({"temperature":"1"})", "temperature", "\"1\""},
+      {R"({"top_p":1.01})", "top_p", "1.01"},
+      {R"({"top_p":-0.01})", "top_p", "-0.01"},
+      {R"({"min_p":2})", "min_p", "2"},
+      {R"({"top_k":-2})", "top_k", "-2"},
+      {R"({"top_k":1.5})", "top_k", "1.5"},
+      {R"({"top_k":2147483648})", "top_k", "2147483648"},
+      {R"({"n":0})", "n", "0"},
+      {R"({"n":17})", "n", "17"},
+      {R"({"n":true})", "n", "true"},
+      {R"({"n":9,"prompt":["a","b"]})", "n", "18"},
+      {R"({"max_tokens":0})", "max_tokens", "0"},
+      {R"({"max_tokens":-1})", "max_tokens", "-1"},
+      {R"({"max_tokens":1e30})", "max_tokens", "1e+30"},
+      {R"({"min_tokens":17})", "min_tokens", "16"},
+      {R"({"seed":1.5})", "seed", "1.5"},
+      {R"({"seed":9223372036854775808})", "seed", "9223372036854775808"},
+      {R"({"frequency_penalty":2.5})", "frequency_penalty", "2.5"},
+      {R"({"presence_penalty":-2.5})", "presence_penalty", "-2.5"},
+      {R"({"repetition_penalty":0})", "repetition_penalty", "0"},
+      {R"({"ignore_eos":1})", "ignore_eos", "1"},
+      {R"({"stream":"yes"})", "stream", "\"yes\""},
+      {R"({"stop":""})", "stop", "empty"},
+      {R"({"stop":["a",""]})", "stop", "empty"},
+      {R"({"stop":[1]})", "stop", "1"},
+      {R"({"stop":7})", "stop", "7"},
+      {R"({"stop":["","","","","","","","","","","","","","","","",""]})", "stop", "16"},
+      {R"({"stream_options":{"include_usage":true}})", "stream_options", "stream"},
+      {R"({"stream":true,"stream_options":{"include_usage":1}})", "stream_options.include_usage", "1"},
+      {R"({"stream":true,"stream_options":{"other":1}})", "stream_options.other", "other"},
+      {R"({"logprobs":21})", "logprobs", "21"},
+      {R"({"logprobs":true})", "logprobs", "true"},
+      {R"({"logprobs":1,"echo":true})", "logprobs", "echo"},
+      {R"({"best_of":3})", "best_of", "3"},
+      {R"({"suffix":"x"})", "suffix", "infilling"},
+      {R"({"response_format":{"type":"json_object"}})", "response_format", "json_object"},
+      {R"({"guided_json":{"type":"object"}})", "guided_json", "structured"},
+      {R"({"use_beam_search":true})", "use_beam_search", "beam"},
+      {R"({"bad_words":["x"]})", "bad_words", "logit_bias"},
+      {R"({"service_tier":"flex"})", "service_tier", "flex"},
+      {R"({"temprature":1})", "temprature", "temperature"},
+  };
+  for (const Refusal& row : table) {
+    const auto request = completion(json::parse(row.fields));
+    ASSERT_FALSE(request) << row.fields;
+    EXPECT_EQ(request.error().status, 400) << row.fields;
+    EXPECT_EQ(request.error().param, row.param) << row.fields;
+    EXPECT_NE(request.error().message.find(row.part), std::string::npos)
+        << row.fields << ": " << request.error().message;
+    EXPECT_EQ(request.error().message.find('\n'), std::string::npos) << row.fields;
+  }
+}
+
+TEST_F(RequestTest, ChatRefusesByName) {
+  const Refusal table[] = {
+      {R"({"messages":null})", "messages", "missing"},
+      {R"({"messages":[]})", "messages", "[]"},
+      {R"({"messages":"hi"})", "messages", "\"hi\""},
+      {R"({"messages":["hi"]})", "messages", "messages[0] is \"hi\""},
+      {R"({"messages":[{"content":"a"}]})", "messages[0].role", "messages[0].role"},
+      {R"({"messages":[{"role":"tool","content":"a"}]})", "messages[0].role", "tool"},
+      {R"({"messages":[{"role":"user"}]})", "messages[0].content", "missing"},
+      {R"({"messages":[{"role":"user","content":7}]})", "messages[0].content", "7"},
+      {R"({"messages":[{"role":"user","content":[]}]})", "messages[0].content", "[]"},
+      {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]})",
+       "messages[0].content", "image_url"},
+      {R"({"messages":[{"role":"user","content":[{"type":"text","text":1}]}]})", "messages[0].content",
+       "text is 1"},
+      {R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","tool_calls":[{"id":"x"}]}]})",
+       "messages[1].tool_calls", "tool_calls"},
+      {R"({"messages":[{"role":"user","content":"a","weight":1}]})", "messages[0].weight", "weight"},
+      {R"({"tools":[{"type":"function"}]})", "tools", "tool calls"},
+      {R"({"tool_choice":"required"})", "tool_choice", "required"},
+      {R"({"functions":[{"name":"f"}]})", "functions", "tool calls"},
+      {R"({"response_format":{"type":"json_schema"}})", "response_format", "json_schema"},
+      {R"({"modalities":["text","audio"]})", "modalities", "audio"},
+      {R"({"audio":{"voice":"x"}})", "audio", "text"},
+      {R"({"prediction":{"type":"content"}})", "prediction", "prediction"},
+      {R"({"web_search_options":{"a":1}})", "web_search_options", "search"},
+      {R"({"reasoning_effort":"low"})", "reasoning_effort", "chat_template_kwargs"},
+      {R"({"chat_template":"{{x}}"})", "chat_template", "checkpoint"},
+      {R"({"store":true})", "store", "stored"},
+      {R"({"logprobs":3})", "logprobs", "3"},
+      {R"({"top_logprobs":3})", "top_logprobs", "logprobs"},
+      {R"({"logprobs":true,"top_logprobs":21})", "top_logprobs", "21"},
+      {R"({"max_tokens":4,"max_completion_tokens":5})", "max_completion_tokens", "5"},
+      {R"({"max_completion_tokens":0})", "max_completion_tokens", "0"},
+      {R"({"chat_template_kwargs":[]})", "chat_template_kwargs", "[]"},
+      {R"({"prompt":"x"})", "prompt", "prompt"},
+      {R"({"suffix":"x"})", "suffix", "suffix"},
+  };
+  for (const Refusal& row : table) {
+    const auto request = chat(json::parse(row.fields));
+    ASSERT_FALSE(request) << row.fields;
+    EXPECT_EQ(request.error().status, 400) << row.fields;
+    EXPECT_EQ(request.error().param, row.param) << row.fields << ": " << request.error().message;
+    EXPECT_NE(request.error().message.find(row.part), std::string::npos)
+        << row.fields << ": " << request.error().message;
+  }
+}
+
+TEST_F(RequestTest, ChatAcceptsWhatClientsSendBack) {
+  const auto request = chat(json::parse(R"({
+    "messages": [
+      {"role": "developer", "content": "be short", "name": "boss"},
+      {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+      {"role": "assistant", "content": "c", "refusal": null, "audio": null, "annotations": [], "tool_calls": null}
+    ],
+    "tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "modalities": ["text"], "store": false,
+    "metadata": {"a": "b"}, "parallel_tool_calls": true, "logprobs": true, "top_logprobs": 2,
+    "max_completion_tokens": 5, "chat_template_kwargs": {"thinking": true}, "service_tier": "auto"})"));
+  ASSERT_TRUE(request) << request.error().message;
+  EXPECT_EQ(request->messages[0].role, "system");
+  EXPECT_EQ(request->messages[0].name, "boss");
+  EXPECT_EQ(request->messages[1].content, "a\nb");
+  EXPECT_EQ(request->common.sampling.max_tokens, 5u);
+  EXPECT_EQ(request->common.sampling.top_logprobs, 2);
+  EXPECT_EQ(request->template_kwargs, R"({"thinking":true})");
+}
+
+TEST_F(RequestTest, ModelIsCheckedFirst) {
+  const auto unknown = parse_chat_request(R"({"model":"gpt-4","messages":7})", context_);
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().status, 404);
+  EXPECT_EQ(unknown.error().code, "model_not_found");
+  EXPECT_NE(unknown.error().message.find("gpt-4"), std::string::npos);
+  EXPECT_EQ(parse_chat_request(R"({"messages":7})", context_).error().param, "model");
+  EXPECT_EQ(parse_chat_request(R"({"model":7})", context_).error().param, "model");
+}
+
+TEST_F(RequestTest, BodiesThatAreNoRequest) {
+  for (const std::string body : {"", "{", "[]", "7", "null", "{\"model\":\"m\",}", "{\"a\":NaN}",
+                                 "{\"a\":1e400}", "{\"model\":\"\xff\"}", "{\"model\":\"\\ud800\"}", "{}x"}) {
+    const auto request = parse_completion_request(body, context_);
+    ASSERT_FALSE(request) << body;
+    EXPECT_EQ(request.error().status, 400) << body;
+    EXPECT_NE(request.error().message.find("body"), std::string::npos) << body;
+  }
+  const auto deep = parse_completion_request("{\"model\":" + std::string(1000000, '['), context_);
+  ASSERT_FALSE(deep);
+  EXPECT_NE(deep.error().message.find("64 levels"), std::string::npos);
+}
+
+TEST_F(RequestTest, SamplingEdgesAreTaken) {
+  for (const double temperature : {0.0, 1e-8, 1.0, 2.0}) {
+    for (const double top_p : {0.0, 1e-8, 1.0}) {
+      for (const int top_k : {-1, 0, 1}) {
+        const auto request =
+            completion({{"temperature", temperature}, {"top_p", top_p}, {"top_k", top_k}, {"logprobs", 5}});
+        ASSERT_TRUE(request) << request.error().message;
+        EXPECT_EQ(request->common.sampling.top_k, top_k);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,22 @@
+// Pieces of request parsing that both APIs use. Internal to openai_request.cc and chat_request.cc.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
+
+#include "serving/field_reader.h"
+#include "serving/openai_request.h"
+
+namespace tandem {
+
+// The body as a JSON object.
+ApiResult<nlohmann::json> parse_body(std::string_view body);
+// "model": missing is 400, another than the one served is 404.
+std::optional<ApiError> check_model(FieldReader& fields, const RequestContext& context);
+// Sampling, stop, n, seed, stream and the fields that have no effect or are refused in both APIs.
+void read_common(FieldReader& fields, const RequestContext& context, CommonRequest& out);
+// A token id; anything else fails under `name`, naming the value.
+std::optional<int32_t> read_token_id(FieldReader& fields, std::string_view name, const nlohmann::json& value,
+                                     const RequestContext& context);
+
+}  // namespace tandem

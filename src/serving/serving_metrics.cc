@@ -1,0 +1,135 @@
+#include "serving/serving_metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <vector>
+
+namespace tandem {
+
+using prometheus::Histogram;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+namespace {
+
+// From a cached prompt on a small model to a long prompt behind a queue.
+const Histogram::BucketBoundaries kFirstTokenSeconds{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+                                                     1,     2.5,  5,     10,   30,  60,   120};
+// From a batch on a fast machine to a step that waited for a lost peer.
+const Histogram::BucketBoundaries kInterTokenSeconds{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+                                                     0.1,   0.25,   0.5,   1,    2.5,   5};
+const Histogram::BucketBoundaries kRequestSeconds{0.01, 0.05, 0.1, 0.5, 1,   2.5, 5,
+                                                  10,   30,   60,  120, 300, 600, 1800};
+
+MetricFamily single(const char* name, const char* help, MetricType type, double value) {
+  MetricFamily family{name, help, type, {}};
+  prometheus::ClientMetric metric;
+  (type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+  family.metric.push_back(std::move(metric));
+  return family;
+}
+
+void append_engine(const Engine& engine, std::vector<MetricFamily>& out) {
+  const EngineStats stats = engine.stats();
+  const auto gauge = [&](const char* name, const char* help, double value) {
+    out.push_back(single(name, help, MetricType::Gauge, value));
+  };
+  const auto counter = [&](const char* name, const char* help, auto value) {
+    out.push_back(single(name, help, MetricType::Counter, static_cast<double>(value)));
+  };
+  gauge("tandem_engine_healthy", "1 when every peer is there", engine.health() ? 1 : 0);
+  gauge("tandem_requests_running", "Sequences in the batch", stats.running);
+  gauge("tandem_requests_waiting", "Sequences in the queue", stats.waiting);
+  gauge("tandem_kv_blocks", "Blocks of the KV pool", stats.kv_blocks_total);
+  gauge("tandem_kv_blocks_used", "Blocks of the KV pool in use", stats.kv_blocks_used);
+  counter("tandem_engine_prompt_tokens_total", "Prompt tokens computed", stats.prompt_tokens);
+  counter("tandem_engine_generated_tokens_total", "Tokens generated", stats.generated_tokens);
+  counter("tandem_engine_steps_total", "Steps run", stats.steps);
+  counter("tandem_engine_finished_total", "Sequences ended by stop or length", stats.finished);
+  counter("tandem_engine_cancelled_total", "Sequences cancelled", stats.cancelled);
+  counter("tandem_engine_failed_total", "Sequences ended by an error", stats.failed);
+  counter("tandem_engine_preempted_total", "Sequences put back into the queue for lack of KV blocks",
+          stats.preempted);
+  counter("tandem_engine_step_seconds_total", "Time in steps", stats.step_seconds);
+  counter("tandem_ffn_submits_total", "Exchanges with the experts", stats.ffn_submits);
+  counter("tandem_ffn_wait_seconds_total", "Time in which attention could only wait for the experts",
+          stats.ffn_wait_seconds);
+}
+
+}  // namespace
+
+struct ServingMetrics::Impl {
+  prometheus::Registry registry;
+  prometheus::Family<prometheus::Counter>& requests = prometheus::BuildCounter()
+                                                          .Name("tandem_http_requests_total")
+                                                          .Help("Requests by route and status")
+                                                          .Register(registry);
+  prometheus::Counter& disconnects = prometheus::BuildCounter()
+                                         .Name("tandem_http_disconnects_total")
+                                         .Help("Clients that left before the reply was complete")
+                                         .Register(registry)
+                                         .Add({});
+  prometheus::Family<Histogram>& request_seconds = prometheus::BuildHistogram()
+                                                       .Name("tandem_http_request_seconds")
+                                                       .Help("From the request's last byte to the reply's")
+                                                       .Register(registry);
+  Histogram& first_token = histogram("tandem_time_to_first_token_seconds",
+                                     "From the request's last byte to its first token", kFirstTokenSeconds);
+  Histogram& inter_token =
+      histogram("tandem_inter_token_seconds", "Between two tokens of an answer", kInterTokenSeconds);
+  Histogram& answer =
+      histogram("tandem_answer_seconds", "From the request's last byte to an answer's end", kRequestSeconds);
+  prometheus::Counter& prompt_tokens = prometheus::BuildCounter()
+                                           .Name("tandem_prompt_tokens_total")
+                                           .Help("Tokens of the prompts of ended answers")
+                                           .Register(registry)
+                                           .Add({});
+  prometheus::Counter& completion_tokens = prometheus::BuildCounter()
+                                               .Name("tandem_completion_tokens_total")
+                                               .Help("Tokens of ended answers")
+                                               .Register(registry)
+                                               .Add({});
+
+  Histogram& histogram(const char* name, const char* help, const Histogram::BucketBoundaries& bounds) {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, bounds);
+  }
+};
+
+ServingMetrics::ServingMetrics() : impl_(std::make_unique<Impl>()) {}
+ServingMetrics::~ServingMetrics() = default;
+
+void ServingMetrics::count_request(const std::string& route, int status, bool disconnected, double seconds) {
+  impl_->requests.Add({{"route", route}, {"status", std::to_string(status)}}).Increment();
+  impl_->request_seconds.Add({{"route", route}}, kRequestSeconds).Observe(seconds);
+  if (disconnected) impl_->disconnects.Increment();
+}
+
+void ServingMetrics::observe_first_token(double seconds) {
+  impl_->first_token.Observe(seconds);
+}
+void ServingMetrics::observe_inter_token(double seconds) {
+  impl_->inter_token.Observe(seconds);
+}
+
+void ServingMetrics::observe_answer(double seconds, uint32_t prompt_tokens, uint32_t completion_tokens) {
+  impl_->answer.Observe(seconds);
+  impl_->prompt_tokens.Increment(prompt_tokens);
+  impl_->completion_tokens.Increment(completion_tokens);
+}
+
+std::string ServingMetrics::text(const Engine* engine) const {
+  std::vector<MetricFamily> families = impl_->registry.Collect();
+  families.push_back(
+      single("tandem_ready", "1 once the model is loaded", MetricType::Gauge, engine != nullptr ? 1 : 0));
+  if (engine != nullptr) append_engine(*engine, families);
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+const char* ServingMetrics::content_type() {
+  return "text/plain; version=0.0.4; charset=utf-8";
+}
+
+}  // namespace tandem

@@ -1,0 +1,110 @@
+// TextGeneration: one request's way through the engine: token ids go in, pieces of text come out, cut at stop
+// strings and never inside a character. It knows no HTTP and no JSON. `submit` and `cancel` may be called by
+// any thread; the listener is called on the delivery pool, which has one thread, so its calls never overlap.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "attention/engine.h"
+#include "serving/serving_metrics.h"
+#include "serving/worker_pool.h"
+#include "tokenizer/tokenizer.h"
+
+namespace tandem {
+
+struct TextRequest {
+  std::string id;
+  std::vector<std::vector<int32_t>> prompts;
+  uint32_t n = 1;           // answers of each prompt: answer p·n + j is the j-th of prompt p
+  SamplingParams sampling;  // `stream` is set here: j
+  std::vector<std::string> stops;
+  std::vector<int32_t> eos_token_ids;  // their text is not part of an answer
+  bool skip_special_tokens = true;
+  Instant received;  // the latencies count from here
+};
+
+struct AnswerToken {
+  int32_t id = 0;
+  std::string bytes;  // what the token stands for, not always whole characters
+  float logprob = 0;
+  size_t text_offset = 0;                          // in characters from the start of the answer
+  std::vector<std::pair<std::string, float>> top;  // bytes and logprob, best first
+};
+
+struct AnswerPiece {
+  std::string text;  // whole characters
+  std::vector<AnswerToken>
+      tokens;  // whose text begins in what has been released; only if logprobs were asked for
+};
+
+enum class AnswerEnd : uint8_t { stop, length };
+
+struct AnswerUsage {
+  uint32_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
+};
+
+// For each answer: pieces, then one end. on_complete or on_error is the last call of all.
+class AnswerListener {
+ public:
+  virtual ~AnswerListener() = default;
+  virtual void on_piece(uint32_t answer, AnswerPiece piece) = 0;
+  virtual void on_end(uint32_t answer, AnswerEnd end, const AnswerUsage& usage) = 0;
+  virtual void on_complete() = 0;
+  virtual void on_error(const Error& error) = 0;
+};
+
+class TextGeneration : public std::enable_shared_from_this<TextGeneration> {
+ public:
+  // What every generation of a server uses. `delivery` has one thread; the engine outlives the pool's stop().
+  struct Surroundings {
+    Engine* engine = nullptr;
+    std::shared_ptr<const Tokenizer> tokenizer;
+    std::shared_ptr<WorkerPool> delivery;
+    std::shared_ptr<ServingMetrics> metrics;
+  };
+  static std::shared_ptr<TextGeneration> create(Surroundings surroundings, TextRequest request,
+                                                std::shared_ptr<AnswerListener> listener);
+  ~TextGeneration();
+
+  // Once. An answer that the engine refuses ends the whole request: on_error, and nothing stays in the
+  // engine.
+  void submit();
+  // The client has left: everything stops, and the listener is not called any more (but for what is under
+  // way).
+  void cancel();
+
+ private:
+  struct Answer;
+  class Sink;
+
+  TextGeneration(Surroundings surroundings, TextRequest request, std::shared_ptr<AnswerListener> listener);
+
+  void deliver_token(uint32_t answer, const TokenEvent& event, Instant at);
+  void deliver_finish(uint32_t answer, const Finish& finish, Instant at);
+  void release(uint32_t index, std::string text, bool at_end);
+  AnswerToken describe(const Answer& answer, const TokenEvent& event) const;
+  bool ends_text(int32_t token) const;
+  void fail(const Error& error);
+  void cancel_engine_request(uint32_t answer);
+  void cancel_all();
+
+  const Surroundings use_;
+  TextRequest request_;
+  std::shared_ptr<AnswerListener> listener_;  // delivery thread; null once it has had its last call
+  std::vector<std::unique_ptr<Answer>> answers_;
+  uint32_t ended_answers_ = 0;  // delivery thread
+
+  std::mutex mutex_;  // for what follows
+  struct EngineSide {
+    RequestId id = 0;
+    bool submitted = false, ended = false, cancel_wanted = false;
+  };
+  std::vector<EngineSide> engine_side_;
+  bool cancelled_ = false;
+};
+
+}  // namespace tandem
