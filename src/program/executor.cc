@@ -127,6 +127,7 @@ Advance Executor::advance(Lane& lane) {
     const Operation& operation = *operations[lane.next_];
     Status status = device_.run(operation, step);
     if (!status && status.error().code == ErrorCode::would_block) {
+      if (operation.kind() == OperationKind::submit && !lane.waiting_since_) ++lane.stats_.blocked_submits;
       // The port's state may be old: the reply, or the credit, is often there already.
       poll();
       status = device_.run(operation, step);
@@ -140,10 +141,7 @@ Advance Executor::advance(Lane& lane) {
       continue;
     }
     if (status.error().code == ErrorCode::would_block) {
-      if (!lane.waiting_since_) {
-        lane.waiting_since_ = now();
-        if (operation.kind() == OperationKind::submit) ++lane.stats_.blocked_submits;
-      }
+      if (!lane.waiting_since_) lane.waiting_since_ = now();
       return {AdvanceState::waiting, {}};
     }
     Error error = std::move(status).error();

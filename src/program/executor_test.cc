@@ -1,0 +1,329 @@
+// The executor over a small program built by hand:
+//
+//   x = table[token]                       residual [rows, 4]
+//   twice: x += 3 * experts(round(x))      the scripted port multiplies by its factor
+//   logits = x of the wanted rows          vocabulary of 4
+#include "program/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "program/operations_basic.h"
+#include "program/operations_ffn.h"
+#include "program/scripted_port.h"
+
+namespace tandem {
+namespace {
+
+constexpr uint32_t kHidden = 4;  // and the vocabulary: the logits are the hidden row itself
+constexpr float kTable[4][kHidden] = {{1, 2, 3, 4}, {5, 6, 7, 8}, {-1, 0.5f, 0, 2}, {9, 9, -9, 1}};
+constexpr float kMultiplier = 3.0f;
+
+FfnTraits float_traits() {
+  FfnTraits traits;
+  traits.activation_dtype = DType::f32;
+  traits.reply_dtype = DType::f32;
+  return traits;
+}
+
+Result<std::shared_ptr<const Program>> build(const ProgramShape& shape, const FfnTraits& traits) {
+  TANDEM_ASSIGN(ProgramBuilder builder, ProgramBuilder::create(shape, traits));
+  const Tensor residual = builder.tensor("residual", DType::f32, kHidden);
+  const Tensor sent = builder.tensor("sent", DType::f32, kHidden);
+  const Tensor reply = builder.tensor("reply", DType::f32, kHidden);
+  const Tensor logits = builder.tensor("logits", DType::f32, kHidden, TensorRows::logits);
+  builder.append(
+      embedding("embedding", {.dtype = DType::f32, .table = kTable, .multiplier = 1, .out = residual}));
+  for (LayerIndex layer = 0; layer < 2; ++layer) {
+    const std::string name = "layers." + std::to_string(layer) + ".";
+    builder.append(convert(name + "convert", residual, sent));
+    builder.append(
+        submit(name + "submit", {.layer = layer, .in = sent, .ids = {}, .weights = {}, .out = reply}));
+    builder.append(collect(name + "collect"));
+    builder.append(residual_add(
+        name + "add", {.residual = residual, .first = reply, .second = {}, .multiplier = kMultiplier}));
+  }
+  builder.append(gather_logit_rows("gather", residual, logits));
+  return builder.finish(logits);
+}
+
+// What the program computes for one token.
+std::vector<float> expected(int32_t token, float factor) {
+  std::vector<float> x(kTable[token], kTable[token] + kHidden);
+  for (int layer = 0; layer < 2; ++layer) {
+    for (float& value : x) value += kMultiplier * (factor * value);
+  }
+  return x;
+}
+
+// A batch whose rows are tokens; positions do not matter here.
+struct Batch {
+  explicit Batch(std::vector<int32_t> ids, std::vector<uint32_t> wanted)
+      : tokens(std::move(ids)), logit_rows(std::move(wanted)) {
+    rows.resize(tokens.size());
+    step.token_ids = tokens;
+    step.rows = rows;
+    step.logit_rows = logit_rows;
+  }
+  std::vector<int32_t> tokens;
+  std::vector<uint32_t> logit_rows;
+  std::vector<AttentionRow> rows;
+  StepBatch step;
+};
+
+class ExecutorTest : public testing::Test {
+ protected:
+  void use(ScriptedPort::Script script, ProgramShape shape = {8, 8}) {
+    script_ = script;
+    port_ = std::make_unique<ScriptedPort>(float_traits(), script);
+    executor_ = std::make_unique<Executor>(kernels_, *port_);
+    Result<std::shared_ptr<const Program>> program = build(shape, float_traits());
+    ASSERT_TRUE(program) << program.error().message;
+    program_ = *program;
+  }
+  std::unique_ptr<Lane> lane(LaneId id) { return std::move(*executor_->create_lane(program_, id)); }
+
+  void expect_logits(const Lane& lane, const Batch& batch) {
+    ASSERT_EQ(lane.logits().size(), batch.logit_rows.size() * kHidden);
+    for (uint32_t i = 0; i < batch.logit_rows.size(); ++i) {
+      const std::vector<float> want = expected(batch.tokens[batch.logit_rows[i]], script_.factor);
+      const std::span<const float> have = lane.logits(i);
+      EXPECT_TRUE(std::ranges::equal(have, want)) << "row " << i << ": " << have[0] << " for " << want[0];
+    }
+  }
+
+  ThreadPool pool_{1};
+  KernelRunner kernels_ = KernelRunner::create(*choose_kernel_table().value(), pool_).value();
+  ScriptedPort::Script script_;
+  std::unique_ptr<ScriptedPort> port_;
+  std::unique_ptr<Executor> executor_;
+  std::shared_ptr<const Program> program_;
+};
+
+TEST_F(ExecutorTest, RunsAStepAndGivesTheWantedRowsInTheirOrder) {
+  use({.factor = 2.0f});
+  const auto a = lane(0);
+  const Batch batch({3, 0, 2}, {2, 0});
+  ASSERT_TRUE(executor_->start(*a, batch.step));
+  EXPECT_TRUE(a->active());
+  EXPECT_EQ(executor_->advance(*a).state, AdvanceState::done);
+  EXPECT_FALSE(a->active());
+  expect_logits(*a, batch);
+  EXPECT_EQ(a->stats().submits, 2u);
+  EXPECT_EQ(a->stats().compute_us, 14u);  // the port says 7 a request
+  EXPECT_EQ(a->stats().blocked_submits, 0u);
+}
+
+TEST_F(ExecutorTest, WaitsForALateReplyAndCountsTheWait) {
+  use({.polls_until_reply = 3, .factor = 0.5f});
+  const auto a = lane(0);
+  const Batch batch({1}, {0});
+  ASSERT_TRUE(executor_->start(*a, batch.step));
+  int waits = 0;
+  while (executor_->advance(*a).state == AdvanceState::waiting) ++waits;
+  EXPECT_EQ(waits, 4);  // each layer: three polls find nothing, advance makes one itself each time
+  expect_logits(*a, batch);
+  EXPECT_GT(a->stats().waited.count(), 0);
+  EXPECT_LE(a->stats().waited, a->stats().elapsed);
+}
+
+TEST_F(ExecutorTest, LanesShareAPortWithOneCredit) {
+  use({.credits = 1, .polls_until_reply = 5, .factor = 2.0f});
+  const auto a = lane(0), b = lane(1);
+  const Batch first({0, 1}, {0, 1}), second({2, 3}, {1, 0});
+  ASSERT_TRUE(executor_->start(*a, first.step));
+  ASSERT_TRUE(executor_->start(*b, second.step));
+  for (int round = 0; round < 100 && (a->active() || b->active()); ++round) {
+    for (Lane* lane : {a.get(), b.get()}) {
+      if (!lane->active()) continue;
+      ASSERT_NE(executor_->advance(*lane).state, AdvanceState::failed);
+    }
+  }
+  ASSERT_FALSE(a->active() || b->active());
+  EXPECT_GT(port_->refused(), 0);
+  EXPECT_GT(a->stats().blocked_submits + b->stats().blocked_submits, 0u);
+  EXPECT_EQ(port_->submits(), 4);  // a refused submit is tried again, and sent once
+  expect_logits(*a, first);
+  expect_logits(*b, second);
+}
+
+TEST_F(ExecutorTest, RepliesInAnotherOrderReachTheirLanes) {
+  use({.newest_first = true, .factor = 2.0f});
+  const auto a = lane(0), b = lane(1), c = lane(2);
+  const Batch first({0}, {0}), second({1}, {0}), third({3, 2}, {0, 1});
+  port_->hold(true);
+  ASSERT_TRUE(executor_->start(*a, first.step));
+  ASSERT_TRUE(executor_->start(*b, second.step));
+  ASSERT_TRUE(executor_->start(*c, third.step));
+  for (Lane* lane : {a.get(), b.get(), c.get()})
+    EXPECT_EQ(executor_->advance(*lane).state, AdvanceState::waiting);
+  ASSERT_EQ(port_->in_flight().size(), 3u);
+  EXPECT_EQ(executor_->poll(), 0u);
+  port_->hold(false);
+  EXPECT_EQ(executor_->poll(), 3u);
+  for (Lane* lane : {a.get(), b.get(), c.get()})
+    EXPECT_EQ(executor_->advance(*lane).state, AdvanceState::done);
+  expect_logits(*a, first);
+  expect_logits(*b, second);
+  expect_logits(*c, third);
+}
+
+TEST_F(ExecutorTest, MoreCompletionsThanOnePollFetchesAllReachTheirLanes) {
+  use({.factor = 1.0f});
+  port_->hold(true);
+  std::vector<std::unique_ptr<Lane>> lanes;
+  const Batch batch({1}, {0});
+  for (LaneId id = 0; id < 40; ++id) {
+    lanes.push_back(lane(id));
+    ASSERT_TRUE(executor_->start(*lanes.back(), batch.step));
+    ASSERT_EQ(executor_->advance(*lanes.back()).state, AdvanceState::waiting);
+  }
+  port_->hold(false);
+  EXPECT_EQ(executor_->poll(), 40u);
+}
+
+TEST_F(ExecutorTest, ARequestSaysWhatItCarries) {
+  use({.polls_until_reply = 1});
+  const auto a = lane(5);
+  Batch batch({1, 2, 3}, {0});
+  batch.step.step = 77;
+  batch.step.row_class = RowClass::prefill;
+  ASSERT_TRUE(executor_->start(*a, batch.step));
+  port_->hold(true);
+  ASSERT_EQ(executor_->advance(*a).state, AdvanceState::waiting);
+  ASSERT_EQ(port_->in_flight().size(), 1u);
+  const FfnRequest& request = port_->in_flight()[0].request;
+  EXPECT_EQ(request.layer, 0u);
+  EXPECT_EQ(request.lane, 5u);
+  EXPECT_EQ(request.step, 77u);
+  EXPECT_EQ(request.row_class, RowClass::prefill);
+  EXPECT_EQ(request.rows, 3u);
+  EXPECT_EQ(request.capacity, 8u);
+  EXPECT_EQ(request.out.bytes, 3 * kHidden * sizeof(float));  // no spare row
+  EXPECT_TRUE(std::holds_alternative<NoRouting>(request.routing));
+}
+
+TEST_F(ExecutorTest, AFailedReplyEndsTheStepWithItsMessage) {
+  use({.factor = 1.0f, .fail_at_reply = 1});
+  const auto a = lane(0);
+  const Batch batch({1}, {0});
+  ASSERT_TRUE(executor_->start(*a, batch.step));
+  const Advance advance = executor_->advance(*a);
+  EXPECT_EQ(advance.state, AdvanceState::failed);
+  EXPECT_EQ(advance.error.code, ErrorCode::deadline_exceeded);
+  EXPECT_EQ(advance.error.message, "ffn-0 did not answer");
+  EXPECT_FALSE(a->active());
+  EXPECT_TRUE(a->logits().empty());
+  ASSERT_TRUE(executor_->start(*a, batch.step));  // the lane is free again
+  EXPECT_EQ(executor_->advance(*a).state, AdvanceState::done);
+  expect_logits(*a, batch);
+}
+
+TEST_F(ExecutorTest, ARefusedSubmitEndsTheStep) {
+  use({.fail_at_submit = 0});
+  const auto a = lane(0);
+  const Batch batch({1}, {0});
+  ASSERT_TRUE(executor_->start(*a, batch.step));
+  const Advance advance = executor_->advance(*a);
+  EXPECT_EQ(advance.state, AdvanceState::failed);
+  EXPECT_EQ(advance.error.code, ErrorCode::unavailable);
+  EXPECT_EQ(advance.error.message, "peer ffn-0 is lost");
+}
+
+TEST_F(ExecutorTest, CancelTellsThePortAndFreesTheLane) {
+  use({.polls_until_reply = 5, .factor = 1.0f});
+  auto a = lane(0);
+  const auto b = lane(1);
+  const Batch batch({1}, {0});
+  ASSERT_TRUE(executor_->start(*a, batch.step));
+  ASSERT_TRUE(executor_->start(*b, batch.step));
+  ASSERT_EQ(executor_->advance(*a).state, AdvanceState::waiting);
+  ASSERT_EQ(executor_->advance(*b).state, AdvanceState::waiting);
+  executor_->cancel(*a);
+  EXPECT_EQ(port_->cancels(), 1);
+  EXPECT_EQ(port_->in_flight().size(), 1u);
+  EXPECT_EQ(executor_->advance(*a).state, AdvanceState::failed);
+  executor_->cancel(*a);  // nothing in work: nothing happens
+  EXPECT_EQ(port_->cancels(), 1);
+  ASSERT_TRUE(executor_->start(*a, batch.step));
+  ASSERT_EQ(executor_->advance(*a).state, AdvanceState::waiting);
+  a.reset();  // a lane that goes away takes its request along
+  EXPECT_EQ(port_->cancels(), 2);
+  while (executor_->advance(*b).state == AdvanceState::waiting) {
+  }
+  expect_logits(*b, batch);
+}
+
+TEST_F(ExecutorTest, RefusesBatchesByName) {
+  use({}, {4, 2});
+  const auto a = lane(0);
+  const auto refused = [&](const Batch& batch, const std::string& part) {
+    const Status status = executor_->start(*a, batch.step);
+    ASSERT_FALSE(status) << part;
+    EXPECT_EQ(status.error().code, ErrorCode::invalid_argument);
+    EXPECT_NE(status.error().message.find(part), std::string::npos) << status.error().message;
+    EXPECT_FALSE(a->active());
+  };
+  refused(Batch({}, {}), "without rows");
+  refused(Batch({0, 0, 0, 0, 0}, {}), "step of 5 rows: the program's capacity is 4");
+  refused(Batch({0, 0, 0}, {0, 1, 2}), "3 rows of logits: the program's capacity is 2");
+  refused(Batch({0, 0}, {2}), "logits of row 2");
+  refused(Batch({0, 4}, {0}), "token id 4 in row 1: must be 0 to 3");
+  refused(Batch({-1}, {0}), "token id -1 in row 0");
+  Batch uneven({0, 1}, {0});
+  uneven.step.token_ids = uneven.step.token_ids.first(1);
+  refused(uneven, "1 token ids for 2 rows");
+
+  port_->hold(true);
+  const Batch batch({1}, {0});
+  ASSERT_TRUE(executor_->start(*a, batch.step));
+  const Status again = executor_->start(*a, batch.step);
+  ASSERT_FALSE(again);
+  EXPECT_NE(again.error().message.find("has a step in work"), std::string::npos);
+}
+
+TEST_F(ExecutorTest, RefusesAPortWithOtherTraitsByName) {
+  use({});
+  FfnTraits other = float_traits();
+  other.routes = false;
+  const auto program = build({8, 8}, other).value();
+  const auto lane = executor_->create_lane(program, 0);
+  ASSERT_FALSE(lane);
+  EXPECT_NE(lane.error().message.find("routes = false"), std::string::npos) << lane.error().message;
+}
+
+TEST(ProgramBuilderTest, RefusesShapesAndUnbalancedExchanges) {
+  EXPECT_FALSE(ProgramBuilder::create({0, 0}, {}));
+  EXPECT_FALSE(ProgramBuilder::create({4, 5}, {}));
+  EXPECT_FALSE(ProgramBuilder::create({4, 0}, {}));
+  for (const int kind : {0, 1, 2}) {
+    ProgramBuilder builder = ProgramBuilder::create({4, 4}, {}).value();
+    const Tensor logits = builder.tensor("logits", DType::f32, 4, TensorRows::logits);
+    if (kind == 0) builder.append(collect("collect"));
+    if (kind > 0) builder.append(submit("first", {}));
+    if (kind > 1) builder.append(submit("second", {}));
+    EXPECT_FALSE(builder.finish(logits));
+  }
+}
+
+TEST(ProgramBuilderTest, BuffersDoNotOverlap) {
+  ProgramBuilder builder = ProgramBuilder::create({5, 2}, {}).value();
+  builder.tensor("a", DType::f32, 3);
+  builder.tensor("b", DType::bf16, 7);
+  const Tensor logits = builder.tensor("logits", DType::f32, 9, TensorRows::logits);
+  const auto program = builder.finish(logits).value();
+  size_t end = 0;
+  for (const PlannedBuffer& buffer : program->buffers()) {
+    EXPECT_GE(buffer.offset, end);
+    EXPECT_EQ(buffer.offset % kBufferAlignment, 0u);
+    end = buffer.offset + buffer.bytes;
+  }
+  EXPECT_EQ(end, program->buffer_bytes());
+  EXPECT_GE(program->buffers()[2].bytes, 2 * 9 * sizeof(float));
+}
+
+}  // namespace
+}  // namespace tandem
