@@ -1,0 +1,71 @@
+// OfflineRunner: runs rows of a few sequences through a model in this process, without scheduler, sampler or
+// server: what `tandem eval parity` and the tests of the model need. The experts are in the same process,
+// behind the same port, gate and shared experts on the side that the options say. One thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "model/model.h"
+#include "moe/local_ffn.h"
+#include "program/executor.h"
+
+namespace tandem {
+
+struct OfflineOptions {
+  bool gate_on_attention = false;
+  bool shared_on_attention = false;
+  SumMode sum_mode = SumMode::plain;
+  uint32_t capacity = 64;  // most rows of a step
+  uint32_t sequences = 1;  // each has blocks for tokens_per_sequence from the start
+  uint32_t tokens_per_sequence = 0;
+  // A port to stand between the executor and the experts, for observers; absent: none. The argument outlives
+  // it.
+  std::function<std::unique_ptr<FfnPort>(FfnPort&)> wrap_port;
+};
+
+struct OfflineRow {
+  uint32_t sequence = 0;
+  uint32_t position = 0;
+  int32_t token = 0;
+};
+
+class OfflineRunner {
+ public:
+  // `model` and `kernels` outlive the runner.
+  static Result<std::unique_ptr<OfflineRunner>> create(const Model& model, KernelRunner& kernels,
+                                                       const OfflineOptions& options);
+
+  // One step; its logits [rows, vocab] of every row, valid until the next. Rows of one sequence stand next to
+  // each other in order of position. invalid_argument: a sequence or a position beyond what the options gave
+  // room for.
+  Result<std::span<const float>> run(std::span<const OfflineRow> rows);
+
+  uint32_t vocab_size() const { return lane_->program().vocab_size(); }
+  Lane& lane() { return *lane_; }
+
+ private:
+  OfflineRunner() = default;
+
+  OfflineOptions options_;
+  std::vector<OwnedBuffer> cache_memory_;  // [num_layers]
+  std::vector<KvCacheView> caches_;        // [num_layers]
+  std::vector<int32_t> block_tables_;      // [sequences, blocks_per_sequence_]
+  uint32_t blocks_per_sequence_ = 0;
+  uint32_t tokens_per_block_ = 0;
+  std::unique_ptr<MoeBlock> experts_;  // behind the port
+  std::unique_ptr<MoeBlock> local_;    // the parts on attention, if any
+  std::unique_ptr<LocalFfn> local_ffn_;
+  std::unique_ptr<FfnPort> wrapper_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Lane> lane_;
+  StepId next_step_ = 1;
+  std::vector<int32_t> token_ids_;  // of the step in work
+  std::vector<AttentionRow> rows_;
+  std::vector<uint32_t> logit_rows_;
+};
+
+}  // namespace tandem
