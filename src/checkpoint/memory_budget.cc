@@ -104,12 +104,17 @@ MemoryBudget MemoryBudget::detect() {
   return budget;
 }
 
+uint64_t MemoryBudget::available() const {
+  return std::min({system_available, cgroup_available, configured});
+}
+
 std::string MemoryBudget::text() const {
   const auto part = [](uint64_t bytes) {
     return bytes == kUnlimited ? std::string("no limit") : bytes_text(bytes);
   };
-  return fmt::format("{} (system {}, cgroup {})", part(available()), part(system_available),
-                     part(cgroup_available));
+  std::string sources = fmt::format("system {}, cgroup {}", part(system_available), part(cgroup_available));
+  if (configured != kUnlimited) sources += fmt::format(", configured {}", part(configured));
+  return fmt::format("{} ({})", part(available()), sources);
 }
 
 }  // namespace tandem

@@ -12,10 +12,9 @@ struct MemoryBudget {
 
   uint64_t system_available = kUnlimited;  // MemAvailable; unlimited when it cannot be read
   uint64_t cgroup_available = kUnlimited;  // unlimited: no limit
+  uint64_t configured = kUnlimited;        // what the user allows
 
-  uint64_t available() const {
-    return system_available < cgroup_available ? system_available : cgroup_available;
-  }
+  uint64_t available() const;
   // "19.5 GiB (system 19.5 GiB, cgroup no limit)"
   std::string text() const;
 

@@ -37,9 +37,12 @@ TEST(MemoryBudget, Text) {
   EXPECT_EQ(bytes_text(17), "17 bytes");
   EXPECT_EQ(bytes_text(1536), "1.5 KiB");
   EXPECT_EQ(bytes_text(uint64_t{3} << 30), "3.0 GiB");
-  const MemoryBudget budget{.system_available = 2048, .cgroup_available = 1024};
+  MemoryBudget budget{
+      .system_available = 2048, .cgroup_available = 1024, .configured = MemoryBudget::kUnlimited};
   EXPECT_EQ(budget.available(), 1024u);
   EXPECT_EQ(budget.text(), "1.0 KiB (system 2.0 KiB, cgroup 1.0 KiB)");
+  budget.configured = 512;
+  EXPECT_EQ(budget.text(), "512 bytes (system 2.0 KiB, cgroup 1.0 KiB, configured 512 bytes)");
   EXPECT_GT(MemoryBudget::detect().available(), 0u);
 }
 

@@ -48,7 +48,8 @@ Result<ModelWeights> load_model_weights(const std::string& path, const ModelConf
 
   LoadRun run(plan, tensors, table, options.held, options.compute_dtype);
   const uint64_t need = run.resident_bytes() + run.scratch_bytes() * static_cast<uint64_t>(pool.threads());
-  const MemoryBudget have = MemoryBudget::detect();
+  MemoryBudget have = MemoryBudget::detect();
+  have.configured = options.memory_limit.value_or(MemoryBudget::kUnlimited);
   log_info(fmt::format("weights of {}: need {} as {} ({}), have {}", path, bytes_text(need),
                        dtype_name(options.compute_dtype), parts_text(run), have.text()));
   if (need > have.available()) {

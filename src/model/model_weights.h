@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,8 @@ struct LoadOptions {
   DType compute_dtype = DType::bf16;
   HeldParts held;
   bool show_progress = true;   // a bar on a terminal, a line every 10 % in a log
+  // Bytes that the weights may take; none: what the system and the cgroup leave.
+  std::optional<uint64_t> memory_limit = std::nullopt;
 };
 
 // Reads the Hugging Face folder `path`. Prints need and have of memory before reading; refuses (resource_exhausted) when

@@ -120,8 +120,9 @@ class ModelWeightsTest : public ::testing::Test {
 
   Result<ModelWeights> load(DType dtype = DType::f32, HeldParts held = {}, int threads = 1) {
     ThreadPool pool(threads);
-    return load_model_weights(folder_, config_, table_, pool,
-                              {.compute_dtype = dtype, .held = held, .show_progress = false});
+    return load_model_weights(
+        folder_, config_, table_, pool,
+        {.compute_dtype = dtype, .held = held, .show_progress = false});
   }
 
   void expect_load_refused(const std::string& word, ErrorCode code) {
@@ -273,6 +274,47 @@ TEST_F(ModelWeightsTest, BlockScalesOfFusedHalvesThatDoNotDivide) {
   }
 }
 
+// Matrices of several tasks: their borders lie inside a source (gate ends at row 5000 of 10000).
+TEST_F(ModelWeightsTest, LargeMatricesInPieces) {
+  make(
+      R"({"model_type":"mixtral","vocab_size":9001,"hidden_size":64,"num_hidden_layers":1,"num_attention_heads":2,
+    "num_key_value_heads":1,"intermediate_size":5000,"num_local_experts":2,"num_experts_per_tok":1})");
+  write();
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const auto weights = load(dtype, {}, 2);
+    ASSERT_TRUE(weights.has_value()) << weights.error().message;
+    const std::string expert = "model.layers.0.block_sparse_moe.experts.1.";
+    expect_packed(weights->layers[0].moe.experts[1].gate_up, kGateUp,
+                  rows({expert + "w1.weight", expert + "w3.weight"}), 64);
+    expect_packed(weights->layers[0].moe.experts[1].down, kPlain, rows({expert + "w2.weight"}), 5000);
+    expect_packed(weights->head, kPlain, rows({"lm_head.weight"}), 64);
+    const std::vector<float> embedding = rows({"model.embed_tokens.weight"});
+    if (dtype == DType::f32) {
+      EXPECT_EQ(weights->embedding_f32, embedding);
+    } else {
+      ASSERT_EQ(weights->embedding_bf16.size(), embedding.size());
+      EXPECT_EQ(weights->embedding_bf16.back(), to_bf16(embedding.back()).bits);
+    }
+  }
+}
+
+TEST_F(ModelWeightsTest, TooLittleMemoryIsSaidBeforeReading) {
+  make(kMixtral);
+  write();
+  ThreadPool pool(1);
+  testing::internal::CaptureStderr();
+  const auto weights = load_model_weights(
+      folder_, config_, table_, pool,
+      {.compute_dtype = DType::f32, .held = {}, .show_progress = true, .memory_limit = 1000});
+  const std::string log = testing::internal::GetCapturedStderr();
+  ASSERT_FALSE(weights.has_value());
+  EXPECT_EQ(weights.error().code, ErrorCode::resource_exhausted);
+  EXPECT_NE(weights.error().message.find("need "), std::string::npos) << weights.error().message;
+  EXPECT_NE(weights.error().message.find("1000 bytes"), std::string::npos) << weights.error().message;
+  EXPECT_NE(log.find("experts"), std::string::npos) << log;
+  EXPECT_EQ(log.find("loading:"), std::string::npos) << log;
+}
+
 // Each part alone; together they are the whole, and no rank holds what it does not need.
 TEST_F(ModelWeightsTest, RankHoldsOnlyItsParts) {
   make(kV3);
@@ -376,9 +418,9 @@ TEST(ModelWeightsFixtures, EveryFamilyLoads) {
     ASSERT_TRUE(text.has_value()) << text.error().message;
     const auto config = parse_model_config(*text, folder + "/config.json");
     ASSERT_TRUE(config.has_value()) << config.error().message;
-    const auto weights =
-        load_model_weights(folder, *config, *runnable_kernel_tables().back(), pool,
-                           {.compute_dtype = DType::f32, .held = {}, .show_progress = false});
+    const auto weights = load_model_weights(
+        folder, *config, *runnable_kernel_tables().back(), pool,
+        {.compute_dtype = DType::f32, .held = {}, .show_progress = false});
     ASSERT_TRUE(weights.has_value()) << weights.error().message;
     EXPECT_GT(weights->resident_bytes, 0u);
   }
