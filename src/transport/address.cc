@@ -8,7 +8,8 @@ namespace {
 constexpr std::string_view kForms = "use tcp://host:port, shm:///path/of/socket or inproc://name";
 
 std::unexpected<Error> bad(std::string_view whole, std::string_view why) {
-  return make_error(ErrorCode::invalid_argument, "address \"" + std::string(whole) + "\": " + std::string(why));
+  return make_error(ErrorCode::invalid_argument,
+                    "address \"" + std::string(whole) + "\": " + std::string(why));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Addresses of peers, as options and files spell them: "tcp://10.0.0.2:7000", "tcp://[::1]:7000", "shm:///run/ffn0.sock",
-// "inproc://ffn0", and "10.0.0.2:7000" for tcp. Pure functions, any thread.
+// Addresses of peers, as options and files spell them: "tcp://10.0.0.2:7000", "tcp://[::1]:7000",
+// "shm:///run/ffn0.sock", "inproc://ffn0", and "10.0.0.2:7000" for tcp. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>

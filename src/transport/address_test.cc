@@ -23,8 +23,8 @@ TEST(Address, HostAndPort) {
   EXPECT_EQ(parse(":7000")->host, "");
   EXPECT_EQ(format_host_port({"::1", 5}), "[::1]:5");
   EXPECT_EQ(format_host_port({"a", 5}), "a:5");
-  for (const char* bad : {"host", "host:", "host:70000", "host:-1", "host:7x", "::1:7000", "[::1]", "[::1:7000", "[]:7",
-                          "[::1]7000", "a/b:7", "host:99999999999999999999"}) {
+  for (const char* bad : {"host", "host:", "host:70000", "host:-1", "host:7x", "::1:7000", "[::1]",
+                          "[::1:7000", "[]:7", "[::1]7000", "a/b:7", "host:99999999999999999999"}) {
     const auto parsed = parse(bad);
     ASSERT_FALSE(parsed) << bad;
     EXPECT_EQ(parsed.error().code, ErrorCode::invalid_argument);
@@ -54,12 +54,17 @@ TEST(EndpointOptions, OutOfRangeIsRefusedByName) {
     return valid ? std::string() : valid.error().message;
   };
   EXPECT_TRUE(validate({}));
-  EXPECT_EQ(message_of([](auto& o) { o.slots_per_channel = 0; }), "slots_per_channel 0 is not from 1 to 1024");
-  EXPECT_NE(message_of([](auto& o) { o.slot_bytes = size_t{2} << 30; }).find("slot_bytes"), std::string::npos);
+  EXPECT_EQ(message_of([](auto& o) { o.slots_per_channel = 0; }),
+            "slots_per_channel 0 is not from 1 to 1024");
+  EXPECT_NE(message_of([](auto& o) { o.slot_bytes = size_t{2} << 30; }).find("slot_bytes"),
+            std::string::npos);
   EXPECT_NE(message_of([](auto& o) { o.slot_bytes = 0; }).find("slot_bytes"), std::string::npos);
-  EXPECT_NE(message_of([](auto& o) { o.silence_limit = o.heartbeat_interval; }).find("silence_limit"), std::string::npos);
-  EXPECT_NE(message_of([](auto& o) { o.heartbeat_interval = Duration::zero(); }).find("heartbeat"), std::string::npos);
-  EXPECT_NE(message_of([](auto& o) { o.connect_limit = Duration::zero(); }).find("connect_limit"), std::string::npos);
+  EXPECT_NE(message_of([](auto& o) { o.silence_limit = o.heartbeat_interval; }).find("silence_limit"),
+            std::string::npos);
+  EXPECT_NE(message_of([](auto& o) { o.heartbeat_interval = Duration::zero(); }).find("heartbeat"),
+            std::string::npos);
+  EXPECT_NE(message_of([](auto& o) { o.connect_limit = Duration::zero(); }).find("connect_limit"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -19,7 +19,9 @@ EndpointOptions small_options() {
 
 class ContractTest : public testing::TestWithParam<const char*> {
  protected:
-  EndpointPair pair(const EndpointOptions& options = small_options()) { return make_pair(GetParam(), options); }
+  EndpointPair pair(const EndpointOptions& options = small_options()) {
+    return make_pair(GetParam(), options);
+  }
 };
 
 TEST_P(ContractTest, CapsAndNames) {
@@ -54,7 +56,8 @@ TEST_P(ContractTest, BytesAreAlignedAndTheLargestMessageArrivesWhole) {
     ASSERT_TRUE(slot) << slot.error().message;
     ASSERT_EQ(slot->bytes.size(), options.slot_bytes);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(slot->bytes.data()) % 64, 0u);
-    for (size_t i = 0; i < slot->bytes.size(); ++i) slot->bytes[i] = static_cast<std::byte>(i * 7 + i / 251 + round);
+    for (size_t i = 0; i < slot->bytes.size(); ++i)
+      slot->bytes[i] = static_cast<std::byte>(i * 7 + i / 251 + round);
     ASSERT_TRUE(a->commit(*slot, slot->bytes.size()));
     const Incoming got = receive_one(*b, {a.get()});
     EXPECT_EQ(got.channel, Channel::exchange);
@@ -103,7 +106,8 @@ TEST_P(ContractTest, CreditsRunOutAndComeBackWhenLeasesAreDestroyedByAnotherThre
   std::vector<Lease> leases;
   for (int i = 0; i < 4; ++i) leases.push_back(receive_one(*b, {a.get()}).lease);
   a->poll({});
-  EXPECT_EQ(a->acquire(Channel::request, 1).error().code, ErrorCode::would_block);  // received is not given back
+  EXPECT_EQ(a->acquire(Channel::request, 1).error().code,
+            ErrorCode::would_block);  // received is not given back
   EXPECT_EQ(text_of(leases[2]), "message 2");
 
   // Both sides sleep by the contract; the release alone must wake the sender.
@@ -290,8 +294,8 @@ TEST_P(ContractTest, AnAddressInUseIsRefusedByNameAndFreeAfterwards) {
   EXPECT_TRUE(listen(address, small_options()));
 }
 
-// One side of the storm: sends numbered messages on random channels, checks what arrives, keeps leases for random times
-// and lets another thread destroy some of them.
+// One side of the storm: sends numbered messages on random channels, checks what arrives, keeps leases for
+// random times and lets another thread destroy some of them.
 struct StormSide {
   static constexpr uint64_t kMessages = 50'000;
 
@@ -386,7 +390,8 @@ TEST_P(ContractTest, StormOfMessagesBothWays) {
   EndpointOptions options = small_options();
   options.slots_per_channel = 6;
   options.slot_bytes = 512;
-  options.heartbeat_interval = std::chrono::seconds(40);  // no heartbeat may stand in for a wake that was lost
+  options.heartbeat_interval =
+      std::chrono::seconds(40);  // no heartbeat may stand in for a wake that was lost
   options.silence_limit = std::chrono::seconds(100);
   auto [a, b] = pair(options);
   StormSide one{a.get()}, two{b.get()};
@@ -403,7 +408,7 @@ TEST_P(ContractTest, StormOfMessagesBothWays) {
   EXPECT_EQ(one.lost_wakes + two.lost_wakes, 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, ContractTest, testing::Values("inproc", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Transports, ContractTest, testing::Values("inproc", "shm", "tcp"),
                          [](const auto& parameter) { return std::string(parameter.param); });
 
 }  // namespace

@@ -3,7 +3,8 @@
 namespace tandem {
 namespace {
 
-// A tile is at most 64 rows; far below both limits. They bound what a handshake can make the other side allocate.
+// A tile is at most 64 rows; far below both limits. They bound what a handshake can make the other side
+// allocate.
 constexpr uint32_t kMaxSlotsPerChannel = 1024;
 constexpr size_t kMaxSlotBytes = size_t{1} << 30;
 
@@ -14,7 +15,9 @@ std::string milliseconds(Duration value) {
 }  // namespace
 
 Result<void> validate(const EndpointOptions& options) {
-  const auto refuse = [](std::string message) { return make_error(ErrorCode::invalid_argument, std::move(message)); };
+  const auto refuse = [](std::string message) {
+    return make_error(ErrorCode::invalid_argument, std::move(message));
+  };
   if (options.slots_per_channel < 1 || options.slots_per_channel > kMaxSlotsPerChannel) {
     return refuse("slots_per_channel " + std::to_string(options.slots_per_channel) + " is not from 1 to " +
                   std::to_string(kMaxSlotsPerChannel));
@@ -28,8 +31,8 @@ Result<void> validate(const EndpointOptions& options) {
   }
   // One lost beat must not be a lost peer.
   if (options.silence_limit < 2 * options.heartbeat_interval) {
-    return refuse("silence_limit " + milliseconds(options.silence_limit) + " is below twice heartbeat_interval (" +
-                  milliseconds(options.heartbeat_interval) + ")");
+    return refuse("silence_limit " + milliseconds(options.silence_limit) +
+                  " is below twice heartbeat_interval (" + milliseconds(options.heartbeat_interval) + ")");
   }
   if (options.connect_limit <= Duration::zero()) {
     return refuse("connect_limit " + milliseconds(options.connect_limit) + " is not above 0");
@@ -39,10 +42,14 @@ Result<void> validate(const EndpointOptions& options) {
 
 std::string_view peer_state_name(PeerState state) {
   switch (state) {
-    case PeerState::alive: return "alive";
-    case PeerState::closed: return "closed";
-    case PeerState::silent: return "silent";
-    case PeerState::broken: return "broken";
+    case PeerState::alive:
+      return "alive";
+    case PeerState::closed:
+      return "closed";
+    case PeerState::silent:
+      return "silent";
+    case PeerState::broken:
+      return "broken";
   }
   return "broken";
 }

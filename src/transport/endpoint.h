@@ -1,19 +1,21 @@
 // Endpoint: one connection to one peer. It moves bytes under credits and knows nothing of their meaning.
 //
-// Threads: `acquire`, `commit`, `peer`, `caps` and `peer_name` may be called by any thread (they lock briefly); `poll`,
-// `arm`, `fence` and the destructor belong to one thread, the poller, usually the I/O thread of the process. No call
-// blocks. Leases may be destroyed by any thread. When the destructor runs no other thread may be inside a call.
-// Liveness: `poll` sends and answers heartbeats, so the poller must call it at least every `heartbeat_interval`, whatever
-// compute does; a peer that has been silent for `silence_limit` is dead. Messages of one channel arrive in the order of
-// their commits; channels are not ordered among themselves.
+// Threads: `acquire`, `commit`, `peer`, `caps` and `peer_name` may be called by any thread (they lock
+// briefly); `poll`, `arm`, `fence` and the destructor belong to one thread, the poller, usually the I/O
+// thread of the process. No call blocks. Leases may be destroyed by any thread. When the destructor runs no
+// other thread may be inside a call. Liveness: `poll` sends and answers heartbeats, so the poller must call
+// it at least every `heartbeat_interval`, whatever compute does; a peer that has been silent for
+// `silence_limit` is dead. Messages of one channel arrive in the order of their commits; channels are not
+// ordered among themselves.
 //
-// Credits: a channel has a fixed number of slots in each direction. A slot is taken by `acquire` and given back when the
-// receiver destroys the lease. Channels never share slots: exchange never waits on request (docs/protocol.md).
-// Every slot that was acquired must be committed, with 0 bytes when there is nothing to send: a forgotten one is lost to
-// the channel until the connection ends.
+// Credits: a channel has a fixed number of slots in each direction. A slot is taken by `acquire` and given
+// back when the receiver destroys the lease. Channels never share slots: exchange never waits on request
+// (docs/protocol.md). Every slot that was acquired must be committed, with 0 bytes when there is nothing to
+// send: a forgotten one is lost to the channel until the connection ends.
 //
-// Trust: what steers an index or a length is checked before it is used, on every transport; a peer that lies is `broken`.
-// The bytes of a message are the peer's: with shm a faulty peer could still change them, so read what you check once.
+// Trust: what steers an index or a length is checked before it is used, on every transport; a peer that lies
+// is `broken`. The bytes of a message are the peer's: with shm a faulty peer could still change them, so read
+// what you check once.
 #pragma once
 
 #include <cstddef>
@@ -34,8 +36,11 @@ enum class Channel : uint8_t { control, request, exchange };
 inline constexpr size_t kNumChannels = 3;
 
 struct EndpointOptions {
-  uint32_t slots_per_channel = 8;        // credits in each direction; two lanes of tiles in flight with room to spare
-  size_t slot_bytes = size_t{2} << 20;   // largest message: 64 rows x 7168 values in float64 would be 3.5 MiB, set by the caller
+  uint32_t slots_per_channel =
+      8;  // credits in each direction; two lanes of tiles in flight with room to spare
+  size_t slot_bytes =
+      size_t{2}
+      << 20;  // largest message: 64 rows x 7168 values in float64 would be 3.5 MiB, set by the caller
   Duration heartbeat_interval = std::chrono::milliseconds(100);
   Duration silence_limit = std::chrono::milliseconds(900);  // a loss must be reported within one second
   Duration connect_limit = std::chrono::seconds(5);
@@ -51,20 +56,21 @@ struct EndpointCaps {
   bool encrypted = false;
 };
 
-// closed: it ended the connection or its process ended; silent: nothing heard for silence_limit; broken: what it sent
-// is not the protocol. A lost peer is logged once, with the reason, by the endpoint.
+// closed: it ended the connection or its process ended; silent: nothing heard for silence_limit; broken: what
+// it sent is not the protocol. A lost peer is logged once, with the reason, by the endpoint.
 enum class PeerState : uint8_t { alive, closed, silent, broken };
 
 std::string_view peer_state_name(PeerState state);
 
 struct SendSlot {
-  std::span<std::byte> bytes;  // as many as were asked for, 64-byte aligned; write the message here, then commit
+  std::span<std::byte>
+      bytes;  // as many as were asked for, 64-byte aligned; write the message here, then commit
   Channel channel = Channel::control;
-  uint64_t token = 0;          // the endpoint's own
+  uint64_t token = 0;  // the endpoint's own
 };
 
-// A received message. Its bytes (64-byte aligned) stay valid until the lease is destroyed, also when the endpoint is
-// destroyed before; destroying gives the credit back to the sender.
+// A received message. Its bytes (64-byte aligned) stay valid until the lease is destroyed, also when the
+// endpoint is destroyed before; destroying gives the credit back to the sender.
 class Lease {
  public:
   class Owner {
@@ -111,27 +117,30 @@ class Endpoint {
   // The peer as an operator knows it: "tcp://10.0.0.2:7000", "shm:///run/ffn0.sock (pid 42)".
   virtual const std::string& peer_name() const = 0;
 
-  // would_block: no credit now (`fd` becomes readable when one comes back: poll, then try again); unavailable: the peer
-  // is gone; out_of_range: larger than a slot; invalid_argument: 0 bytes.
+  // would_block: no credit now (`fd` becomes readable when one comes back: poll, then try again);
+  // unavailable: the peer is gone; out_of_range: larger than a slot; invalid_argument: 0 bytes.
   [[nodiscard]] virtual Result<SendSlot> acquire(Channel channel, size_t bytes) = 0;
-  // Sends the first `bytes` of the slot. bytes == 0 gives the slot back unsent. unavailable: the peer is gone (the slot
-  // is given back); out_of_range: more than was acquired (the slot stays acquired); invalid_argument: not an acquired slot.
+  // Sends the first `bytes` of the slot. bytes == 0 gives the slot back unsent. unavailable: the peer is gone
+  // (the slot is given back); out_of_range: more than was acquired (the slot stays acquired);
+  // invalid_argument: not an acquired slot.
   [[nodiscard]] virtual Result<void> commit(SendSlot slot, size_t bytes) = 0;
 
-  // Receives into `out`, flushes what could not be sent, keeps heartbeats. Returns how many were received; an empty `out`
-  // keeps the heartbeats and receives nothing. Messages that a peer had sent before it closed are still received after
-  // peer() says closed: poll until 0 before giving the peer up.
+  // Receives into `out`, flushes what could not be sent, keeps heartbeats. Returns how many were received; an
+  // empty `out` keeps the heartbeats and receives nothing. Messages that a peer had sent before it closed are
+  // still received after peer() says closed: poll until 0 before giving the peer up.
   virtual size_t poll(std::span<Incoming> out) = 0;
-  // Readiness: poll until it returns 0, then arm; false means that something arrived meanwhile: poll again. After true,
-  // `fd` becomes readable when there is work (a message, a credit that an `acquire` missed, the loss of the peer); wait
-  // for it (and for the heartbeat interval) with epoll. Waking without work is possible.
+  // Readiness: poll until it returns 0, then arm; false means that something arrived meanwhile (a message, or
+  // a credit that an `acquire` had missed): poll and try again. After true, `fd` becomes readable when there
+  // is work (a message, a credit that an `acquire` missed, the loss of the peer); wait for it (and for the
+  // heartbeat interval) with epoll. Waking without work is possible.
   virtual bool arm() = 0;
   virtual int fd() const = 0;
 
   // Once not alive, it never becomes alive again: a peer returns by a new connection.
   virtual PeerState peer() const = 0;
-  // Drops the connection and all that it holds; nothing that the peer writes later is seen. Leases stay readable.
-  // Afterwards peer() is closed, if it was alive. The destructor does the same: neither waits for unsent messages.
+  // Drops the connection and all that it holds; nothing that the peer writes later is seen. Leases stay
+  // readable. Afterwards peer() is closed, if it was alive. The destructor does the same: neither waits for
+  // unsent messages.
   virtual void fence() = 0;
 };
 
@@ -140,19 +149,21 @@ class Listener {
   virtual ~Listener() = default;
   // Readable when accept has something to do. Wait for it with epoll.
   virtual int fd() const = 0;
-  // A new connection if one is waiting; null when none is. A peer that is refused (other options, other version, not this
-  // protocol) is told why, logged here and is no error of the listener. One thread.
+  // A new connection if one is waiting; null when none is. shm takes its memory here: tens of milliseconds
+  // for 100 MiB. A peer that is refused (other options, other version, not this protocol) is told why, logged
+  // here and is no error of the listener. One thread.
   virtual Result<std::unique_ptr<Endpoint>> accept() = 0;
   // The address that peers use, with the port that the system chose: "tcp://127.0.0.1:43211".
   virtual const std::string& address() const = 0;
 };
 
-// Addresses: "tcp://host:port" (port 0: chosen by the system when listening), "shm://path" (path of a Unix socket),
-// "inproc://name". A word without a scheme is host:port.
+// Addresses: "tcp://host:port" (port 0: chosen by the system when listening), "shm://path" (path of a Unix
+// socket), "inproc://name". A word without a scheme is host:port.
 Result<std::unique_ptr<Listener>> listen(const std::string& address, const EndpointOptions& options);
 
-// Blocks for at most options.connect_limit: for the connecting thread at start, never for a compute thread. Does not try
-// again when refused. Options of the two sides must agree (all but connect_limit); a difference is refused by name.
+// Blocks for at most options.connect_limit: for the connecting thread at start, never for a compute thread.
+// Does not try again when refused. Options of the two sides must agree (all but connect_limit); a difference
+// is refused by name.
 Result<std::unique_ptr<Endpoint>> connect(const std::string& address, const EndpointOptions& options);
 
 }  // namespace tandem

@@ -1,4 +1,5 @@
-// For tests of endpoints: pairs over any transport, and patient helpers that wait by the contract (poll, arm, epoll).
+// For tests of endpoints: pairs over any transport, and patient helpers that wait by the contract (poll, arm,
+// epoll).
 #pragma once
 
 #include <gtest/gtest.h>

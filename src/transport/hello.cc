@@ -27,11 +27,13 @@ Result<void> match(const Terms& local, std::string_view local_address, const Ter
     if (mine == theirs) return {};
     return make_error(ErrorCode::invalid_argument,
                       std::string(name) + " differs: " + std::to_string(mine) + std::string(unit) + " at " +
-                          std::string(local_address) + " (this side), " + std::to_string(theirs) + std::string(unit) +
-                          " at " + std::string(remote_address) + "; " + std::string(remedy));
+                          std::string(local_address) + " (this side), " + std::to_string(theirs) +
+                          std::string(unit) + " at " + std::string(remote_address) + "; " +
+                          std::string(remedy));
   };
   constexpr std::string_view same_value = "set the same value on both sides";
-  TANDEM_TRY(compare("transport version", local.version, remote.version, "", "install the same release on both sides"));
+  TANDEM_TRY(compare("transport version", local.version, remote.version, "",
+                     "install the same release on both sides"));
   TANDEM_TRY(compare("slots_per_channel", local.slots_per_channel, remote.slots_per_channel, "", same_value));
   TANDEM_TRY(compare("slot_bytes", local.slot_bytes, remote.slot_bytes, "", same_value));
   TANDEM_TRY(compare("heartbeat_interval", local.heartbeat_us, remote.heartbeat_us, " us", same_value));
@@ -53,16 +55,17 @@ std::array<std::byte, HelloLayout::kBytes> HelloLayout::encode(const EndpointOpt
   return bytes;
 }
 
-Result<void> match_options(const EndpointOptions& local, std::string_view local_address, const EndpointOptions& remote,
-                           std::string_view remote_address) {
+Result<void> match_options(const EndpointOptions& local, std::string_view local_address,
+                           const EndpointOptions& remote, std::string_view remote_address) {
   return match(terms_of(local), local_address, terms_of(remote), remote_address);
 }
 
 Result<void> match_hello(const EndpointOptions& local, std::string_view local_address,
                          std::span<const std::byte> hello, std::string_view remote_address) {
   if (hello.size() < HelloLayout::kBytes || load_little_endian<uint32_t>(&hello[0]) != HelloLayout::kMagic) {
-    return make_error(ErrorCode::data_loss, std::string(remote_address) +
-                                                " does not speak Tandem's transport (no hello); check the address");
+    return make_error(
+        ErrorCode::data_loss,
+        std::string(remote_address) + " does not speak Tandem's transport (no hello); check the address");
   }
   const Terms remote{load_little_endian<uint32_t>(&hello[4]), load_little_endian<uint32_t>(&hello[8]),
                      load_little_endian<uint64_t>(&hello[16]), load_little_endian<uint64_t>(&hello[24]),

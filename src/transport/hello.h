@@ -1,5 +1,5 @@
-// Hello: the first thing that each side of a shm or tcp connection says; what both must have in common, and the words
-// that refuse a difference. Pure, any thread.
+// Hello: the first thing that each side of a shm or tcp connection says; what both must have in common, and
+// the words that refuse a difference. Pure, any thread.
 #pragma once
 
 #include <array>
@@ -13,8 +13,8 @@
 namespace tandem {
 
 // Little-endian: 0 magic u32 | 4 version u32 | 8 slots_per_channel u32 | 12 zero u32 | 16 slot_bytes u64 |
-// 24 heartbeat_interval in us u64 | 32 silence_limit in us u64 | 40 zero to the end. Magic and version keep their places in
-// every version, so that any two releases can name their difference.
+// 24 heartbeat_interval in us u64 | 32 silence_limit in us u64 | 40 zero to the end. Magic and version keep
+// their places in every version, so that any two releases can name their difference.
 struct HelloLayout {
   static constexpr size_t kBytes = 64;
   static constexpr uint32_t kMagic = 0x48444e54;  // "TNDH"
@@ -24,8 +24,8 @@ struct HelloLayout {
 };
 
 // invalid_argument naming the first option that differs, both values and both addresses.
-Result<void> match_options(const EndpointOptions& local, std::string_view local_address, const EndpointOptions& remote,
-                           std::string_view remote_address);
+Result<void> match_options(const EndpointOptions& local, std::string_view local_address,
+                           const EndpointOptions& remote, std::string_view remote_address);
 
 // The same for a hello as it was received; data_loss: not a hello.
 Result<void> match_hello(const EndpointOptions& local, std::string_view local_address,

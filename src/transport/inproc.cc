@@ -108,8 +108,9 @@ Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointO
   const std::lock_guard lock(registry_mutex);
   auto& entry = registry()[address.rest];
   if (!entry.expired()) {
-    return make_error(ErrorCode::invalid_argument,
-                      backlog->address + " is taken: something in this process listens there; choose another name");
+    return make_error(
+        ErrorCode::invalid_argument,
+        backlog->address + " is taken: something in this process listens there; choose another name");
   }
   entry = backlog;
   return std::make_unique<InprocListener>(address.rest, std::move(backlog));
@@ -124,24 +125,27 @@ Result<std::unique_ptr<Endpoint>> connect(const Address& address, const Endpoint
   }
   const std::string name = "inproc://" + address.rest;
   const auto nobody = [&name] {
-    return make_error(ErrorCode::not_found, "nothing in this process listens at " + name +
-                                                "; listen there first, or use shm:// or tcp:// between processes");
+    return make_error(ErrorCode::not_found,
+                      "nothing in this process listens at " + name +
+                          "; listen there first, or use shm:// or tcp:// between processes");
   };
   if (!backlog) return nobody();
   TANDEM_TRY(match_options(options, name + " (connecting)", backlog->options, name));
 
   const RingLayout layout(options.slots_per_channel, options.slot_bytes);
   // Untouched pages cost nothing: only slots that are used take memory.
-  void* base = mmap(nullptr, layout.total_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* base = mmap(nullptr, layout.total_bytes(), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) {
-    return make_error(ErrorCode::resource_exhausted, name + ": no memory for " + std::to_string(layout.total_bytes()) +
-                                                         " bytes of slots; lower slots_per_channel or slot_bytes");
+    return make_error(ErrorCode::resource_exhausted,
+                      name + ": no memory for " + std::to_string(layout.total_bytes()) +
+                          " bytes of slots; lower slots_per_channel or slot_bytes");
   }
   UniqueFd doorbells[2] = {UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
                            UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))};
   const bool complete = doorbells[0] && doorbells[1];
-  const auto memory = std::make_shared<RingMemory>(static_cast<std::byte*>(base), layout, std::move(doorbells[0]),
-                                                   std::move(doorbells[1]));
+  const auto memory = std::make_shared<RingMemory>(static_cast<std::byte*>(base), layout,
+                                                   std::move(doorbells[0]), std::move(doorbells[1]));
   if (!complete) return no_descriptor();
   auto connected = std::make_unique<RingEndpoint>("inproc", name, 0, options, memory,
                                                   std::make_unique<InprocLink>(memory, 0));

@@ -1,6 +1,6 @@
-// inproc://name: both ends in one process, over the same rings, checks, credits and liveness as shm, without a socket.
-// Names live in a registry of the process. For the local split, for tests, and as the plainest endpoint to read.
-// Threads: as endpoint.h says; the registry is locked.
+// inproc://name: both ends in one process, over the same rings, checks, credits and liveness as shm, without
+// a socket. Names live in a registry of the process. For the local split, for tests, and as the plainest
+// endpoint to read. Threads: as endpoint.h says; the registry is locked.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// Liveness: when a side must say that it lives, and when it may say that the other one does not. Poller thread only.
+// Liveness: when a side must say that it lives, and when it may say that the other one does not. Poller
+// thread only.
 #pragma once
 
 #include "base/clock.h"
@@ -9,10 +10,14 @@ namespace tandem {
 class Liveness {
  public:
   Liveness(const EndpointOptions& options, Instant start)
-      : interval_(options.heartbeat_interval), limit_(options.silence_limit), polled_(start), heard_(start), beat_(start) {}
+      : interval_(options.heartbeat_interval),
+        limit_(options.silence_limit),
+        polled_(start),
+        heard_(start),
+        beat_(start) {}
 
-  // Call first in every poll. A side that did not listen for a while (it was stopped, or starved of CPU) cannot say that
-  // its peer was silent meanwhile: it starts to count anew.
+  // Call first in every poll. A side that did not listen for a while (it was stopped, or starved of CPU)
+  // cannot say that its peer was silent meanwhile: it starts to count anew.
   void on_poll(Instant at) {
     if (at - polled_ > limit_ / 2) heard_ = at;
     polled_ = at;
@@ -21,8 +26,8 @@ class Liveness {
   Duration silence(Instant at) const { return at - heard_; }
   bool is_silent(Instant at) const { return at - heard_ > limit_; }
 
-  // True when a heartbeat is due, and then counts it as sent. Due after half an interval: a poller that wakes once an
-  // interval would else skip every second beat.
+  // True when a heartbeat is due, and then counts it as sent. Due after half an interval: a poller that wakes
+  // once an interval would else skip every second beat.
   bool take_beat(Instant at) {
     if (at - beat_ < interval_ / 2) return false;
     beat_ = at;

@@ -35,13 +35,15 @@ Result<void> Poller::add(int fd, uint64_t key) {
   event.events = EPOLLIN;
   event.data.u64 = key;
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-    return make_error(ErrorCode::internal, "cannot wait for file descriptor " + std::to_string(fd) + ": " +
-                                               system_message(errno));
+    return make_error(ErrorCode::internal,
+                      "cannot wait for file descriptor " + std::to_string(fd) + ": " + system_message(errno));
   }
   return {};
 }
 
-void Poller::remove(int fd) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+void Poller::remove(int fd) {
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
 
 size_t Poller::wait(Duration timeout, std::span<uint64_t> ready) {
   // More than a rank has peers; what does not fit is reported by the next wait.
@@ -67,7 +69,8 @@ size_t Poller::wait(Duration timeout, std::span<uint64_t> ready) {
 
 void Poller::wake() {
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t put = write(wake_.get(), &one, sizeof(one));  // full means: a wake is pending anyway
+  [[maybe_unused]] const ssize_t put =
+      write(wake_.get(), &one, sizeof(one));  // full means: a wake is pending anyway
 }
 
 }  // namespace tandem

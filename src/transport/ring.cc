@@ -8,18 +8,24 @@ namespace tandem {
 namespace {
 
 std::unexpected<Error> lie(Channel channel, const std::string& what) {
-  return make_error(ErrorCode::data_loss, "ring of channel " + std::to_string(static_cast<int>(channel)) + ": " + what);
+  return make_error(ErrorCode::data_loss,
+                    "ring of channel " + std::to_string(static_cast<int>(channel)) + ": " + what);
 }
 
-uint64_t make_token(Channel channel, uint32_t slot) { return static_cast<uint64_t>(channel) << 32 | slot; }
+uint64_t make_token(Channel channel, uint32_t slot) {
+  return static_cast<uint64_t>(channel) << 32 | slot;
+}
 
 }  // namespace
 
-RingMemory::~RingMemory() { munmap(base_, layout_.total_bytes()); }
+RingMemory::~RingMemory() {
+  munmap(base_, layout_.total_bytes());
+}
 
 void RingMemory::ring(int side) const {
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t put = write(doorbells_[side].get(), &one, sizeof(one));  // full: it is ringing already
+  [[maybe_unused]] const ssize_t put =
+      write(doorbells_[side].get(), &one, sizeof(one));  // full: it is ringing already
 }
 
 void RingMemory::drain(int side) const {
@@ -61,7 +67,10 @@ Result<SendSlot> RingSender::acquire(Channel channel, size_t bytes) {
     // Say that a credit is missed, then look again: either we see the slot or the receiver sees the wish.
     memory_->control(side_, channel).starved.store(1, std::memory_order_seq_cst);
     TANDEM_TRY(collect_freed(channel));
-    if (ring.free.empty()) return make_error(ErrorCode::would_block, "no credit");
+    if (ring.free.empty()) {
+      ring.missed = true;
+      return make_error(ErrorCode::would_block, "no credit");
+    }
   }
   const uint32_t slot = ring.free.back();
   ring.free.pop_back();
@@ -79,7 +88,8 @@ Result<void> RingSender::commit(const SendSlot& slot, size_t bytes, bool send) {
     return make_error(ErrorCode::invalid_argument, "commit of a slot that is not acquired");
   }
   if (bytes > slot.bytes.size() || bytes > slot_bytes_) {
-    return make_error(ErrorCode::out_of_range, "commit of " + std::to_string(bytes) + " bytes in a slot acquired for " +
+    return make_error(ErrorCode::out_of_range, "commit of " + std::to_string(bytes) +
+                                                   " bytes in a slot acquired for " +
                                                    std::to_string(slot.bytes.size()));
   }
   Ring& ring = rings_[channel_index];
@@ -105,6 +115,21 @@ Result<void> RingSender::commit(const SendSlot& slot, size_t bytes, bool send) {
   return {};
 }
 
+bool RingSender::take_credit_news() {
+  const std::lock_guard lock(mutex_);
+  bool news = false;
+  for (size_t i = 0; i < kNumChannels; ++i) {
+    Ring& ring = rings_[i];
+    if (!ring.missed) continue;
+    const uint64_t freed =
+        memory_->control(side_, static_cast<Channel>(i)).freed.load(std::memory_order_seq_cst);
+    if (freed == ring.freed && ring.free.empty()) continue;
+    ring.missed = false;
+    news = true;
+  }
+  return news;
+}
+
 RingReceiver::RingReceiver(std::shared_ptr<RingMemory> memory, int side, size_t slot_bytes)
     : memory_(std::move(memory)), direction_(1 - side), slot_bytes_(slot_bytes) {
   for (Ring& ring : rings_) ring.leased.assign(memory_->layout().slots(), false);
@@ -114,25 +139,31 @@ Result<std::optional<Lease>> RingReceiver::receive(Channel channel) {
   Ring& ring = rings_[static_cast<size_t>(channel)];
   const uint64_t sent = memory_->control(direction_, channel).sent.load(std::memory_order_acquire);
   if (sent == ring.received) return std::nullopt;
-  if (sent - ring.received > memory_->layout().slots()) return lie(channel, "more messages sent than there are slots");
-  const uint64_t entry = memory_->sent_entry(direction_, channel, ring.received).load(std::memory_order_relaxed);
+  if (sent - ring.received > memory_->layout().slots())
+    return lie(channel, "more messages sent than there are slots");
+  const uint64_t entry =
+      memory_->sent_entry(direction_, channel, ring.received).load(std::memory_order_relaxed);
   const uint32_t slot = static_cast<uint32_t>(entry >> 32);
   const uint32_t bytes = static_cast<uint32_t>(entry);
   if (slot >= memory_->layout().slots()) return lie(channel, "message in slot " + std::to_string(slot));
-  if (bytes == 0 || bytes > slot_bytes_) return lie(channel, "message of " + std::to_string(bytes) + " bytes");
+  if (bytes == 0 || bytes > slot_bytes_)
+    return lie(channel, "message of " + std::to_string(bytes) + " bytes");
   {
     const std::lock_guard lock(mutex_);
-    if (ring.leased[slot]) return lie(channel, "slot " + std::to_string(slot) + " sent again before it was given back");
+    if (ring.leased[slot])
+      return lie(channel, "slot " + std::to_string(slot) + " sent again before it was given back");
     ring.leased[slot] = true;
   }
   ++ring.received;
-  return Lease(shared_from_this(), make_token(channel, slot), {memory_->slot(direction_, channel, slot), bytes});
+  return Lease(shared_from_this(), make_token(channel, slot),
+               {memory_->slot(direction_, channel, slot), bytes});
 }
 
 bool RingReceiver::has_waiting() const {
   for (size_t i = 0; i < kNumChannels; ++i) {
     const auto channel = static_cast<Channel>(i);
-    if (memory_->control(direction_, channel).sent.load(std::memory_order_seq_cst) != rings_[i].received) return true;
+    if (memory_->control(direction_, channel).sent.load(std::memory_order_seq_cst) != rings_[i].received)
+      return true;
   }
   return false;
 }

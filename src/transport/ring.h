@@ -1,9 +1,9 @@
-// The rings of slots behind inproc and shm: RingMemory (what both ends see), RingSender and RingReceiver (what one end
-// knows about one direction, all channels). Nothing that the other side can write is trusted: counts and slot indices are
-// read once, checked against what this side knows, and used from the copy.
+// The rings of slots behind inproc and shm: RingMemory (what both ends see), RingSender and RingReceiver
+// (what one end knows about one direction, all channels). Nothing that the other side can write is trusted:
+// counts and slot indices are read once, checked against what this side knows, and used from the copy.
 //
-// Threads: RingSender is for any thread (one mutex); RingReceiver::receive and has_waiting are for the poller, release
-// for any thread.
+// Threads: RingSender is for any thread (one mutex); RingReceiver::receive and has_waiting are for the
+// poller, release for any thread.
 #pragma once
 
 #include <cstdint>
@@ -67,6 +67,9 @@ class RingSender {
   Result<SendSlot> acquire(Channel channel, size_t bytes);
   // Gives the slot back unsent when `send` is false or `bytes` is 0.
   Result<void> commit(const SendSlot& slot, size_t bytes, bool send);
+  // True once when a credit is back that an acquire had missed. For the poller before it sleeps: a doorbell
+  // that rang between that acquire and the last poll has been drained by it.
+  bool take_credit_news();
 
  private:
   enum class SlotState : uint8_t { free, acquired, in_flight };
@@ -76,6 +79,7 @@ class RingSender {
     uint64_t sent = 0;
     uint64_t freed = 0;
     uint32_t in_flight = 0;
+    bool missed = false;  // an acquire found no credit
   };
   Result<void> collect_freed(Channel channel);
 
@@ -98,8 +102,8 @@ class RingReceiver final : public Lease::Owner, public std::enable_shared_from_t
  private:
   struct Ring {
     uint64_t received = 0;
-    uint64_t freed = 0;         // under mutex_
-    std::vector<bool> leased;   // [slots], under mutex_
+    uint64_t freed = 0;        // under mutex_
+    std::vector<bool> leased;  // [slots], under mutex_
   };
 
   std::shared_ptr<RingMemory> memory_;

@@ -4,8 +4,9 @@
 
 namespace tandem {
 
-RingEndpoint::RingEndpoint(std::string_view transport, std::string peer_name, int side, const EndpointOptions& options,
-                           std::shared_ptr<RingMemory> memory, std::unique_ptr<PeerLink> link)
+RingEndpoint::RingEndpoint(std::string_view transport, std::string peer_name, int side,
+                           const EndpointOptions& options, std::shared_ptr<RingMemory> memory,
+                           std::unique_ptr<PeerLink> link)
     : transport_(transport),
       peer_name_(std::move(peer_name)),
       side_(side),
@@ -15,16 +16,22 @@ RingEndpoint::RingEndpoint(std::string_view transport, std::string peer_name, in
       sender_(memory_, side, options.slot_bytes),
       receiver_(std::make_shared<RingReceiver>(memory_, side, options.slot_bytes)),
       liveness_(options, now()),
-      looked_(Instant::min()) {}
+      looked_(now()) {}
 
-RingEndpoint::~RingEndpoint() { fence(); }
+RingEndpoint::~RingEndpoint() {
+  fence();
+}
 
 EndpointCaps RingEndpoint::caps() const {
-  return {.transport = transport_, .zero_copy = true, .max_message_bytes = options_.slot_bytes, .encrypted = false};
+  return {.transport = transport_,
+          .zero_copy = true,
+          .max_message_bytes = options_.slot_bytes,
+          .encrypted = false};
 }
 
 std::unexpected<Error> RingEndpoint::unavailable() const {
-  return make_error(ErrorCode::unavailable, "peer " + peer_name_ + " is " + std::string(peer_state_name(peer())));
+  return make_error(ErrorCode::unavailable,
+                    "peer " + peer_name_ + " is " + std::string(peer_state_name(peer())));
 }
 
 void RingEndpoint::lose(PeerState state, const std::string& reason) {
@@ -40,8 +47,9 @@ Result<SendSlot> RingEndpoint::acquire(Channel channel, size_t bytes) {
     return make_error(ErrorCode::invalid_argument, "a message needs a channel and at least one byte");
   }
   if (bytes > options_.slot_bytes) {
-    return make_error(ErrorCode::out_of_range, "message of " + std::to_string(bytes) + " bytes to " + peer_name_ +
-                                                   " is larger than slot_bytes " + std::to_string(options_.slot_bytes));
+    return make_error(ErrorCode::out_of_range, "message of " + std::to_string(bytes) + " bytes to " +
+                                                   peer_name_ + " is larger than slot_bytes " +
+                                                   std::to_string(options_.slot_bytes));
   }
   auto slot = sender_.acquire(channel, bytes);
   if (!slot && slot.error().code == ErrorCode::data_loss) {
@@ -116,7 +124,7 @@ bool RingEndpoint::arm() {
   armed_ = true;
   // Say that this side sleeps, then look again: either we see the message or its sender sees that we sleep.
   memory_->side(side_).armed.store(1, std::memory_order_seq_cst);
-  if (!receiver_->has_waiting()) return true;
+  if (!receiver_->has_waiting() && !sender_.take_credit_news()) return true;
   memory_->side(side_).armed.store(0, std::memory_order_relaxed);
   return false;
 }

@@ -1,5 +1,5 @@
-// RingEndpoint: the Endpoint of inproc and shm. Messages and credits travel through RingMemory; a PeerLink says whether
-// the other side lives. Threads: as endpoint.h says.
+// RingEndpoint: the Endpoint of inproc and shm. Messages and credits travel through RingMemory; a PeerLink
+// says whether the other side lives. Threads: as endpoint.h says.
 #pragma once
 
 #include <atomic>
@@ -16,14 +16,14 @@ namespace tandem {
 class PeerLink {
  public:
   struct News {
-    bool heard = false;                   // a sign of life since the last look
-    PeerState state = PeerState::alive;   // closed or broken: with the reason
+    bool heard = false;                  // a sign of life since the last look
+    PeerState state = PeerState::alive;  // closed or broken: with the reason
     std::string reason;
   };
   virtual ~PeerLink() = default;
   virtual News look() = 0;
-  virtual void beat() = 0;   // tells the peer that this side lives
-  virtual void close() = 0;  // ends the connection; the peer notices at once. Twice does nothing
+  virtual void beat() = 0;     // tells the peer that this side lives
+  virtual void close() = 0;    // ends the connection; the peer notices at once. Twice does nothing
   virtual int fd() const = 0;  // what the poller waits for; owned by the link
   // How often looking is worth its price while the poller does not sleep.
   virtual Duration look_interval() const = 0;

@@ -1,9 +1,11 @@
 // RingLayout: where everything lies in the memory that the two ends of an inproc or shm connection share.
 //
-//   side blocks | ring controls and entries, by direction and channel | slots, by direction and channel, on own pages
+//   side blocks | ring controls and entries, by direction and channel | slots, by direction and channel, on
+//   own pages
 //
-// Side 0 connected, side 1 accepted; direction d carries the messages of side d. All words are little-endian atomics of
-// one machine; the memory starts zeroed, which is the valid empty state of each. Pure arithmetic, any thread.
+// Side 0 connected, side 1 accepted; direction d carries the messages of side d. All words are little-endian
+// atomics of one machine; the memory starts zeroed, which is the valid empty state of each. Pure arithmetic,
+// any thread.
 #pragma once
 
 #include <atomic>
@@ -14,19 +16,20 @@
 
 namespace tandem {
 
-// Written by one side, read by the other: each on its own cache line, so that sending and releasing do not collide.
+// Written by one side, read by the other: each on its own cache line, so that sending and releasing do not
+// collide.
 struct RingControl {
   alignas(64) std::atomic<uint64_t> sent;     // messages published by the sender since the start
   alignas(64) std::atomic<uint64_t> freed;    // slots given back by the receiver since the start
   alignas(64) std::atomic<uint32_t> starved;  // the sender missed a credit and wants to be woken by the next
 };
 struct SideBlock {
-  alignas(64) std::atomic<uint32_t> armed;  // this side sleeps and wants to be woken by the next message
-  alignas(64) std::atomic<uint64_t> beats;  // inproc: grows with every poll of this side
-  alignas(64) std::atomic<uint32_t> closed; // inproc: this side ended the connection
+  alignas(64) std::atomic<uint32_t> armed;   // this side sleeps and wants to be woken by the next message
+  alignas(64) std::atomic<uint64_t> beats;   // inproc: grows with every poll of this side
+  alignas(64) std::atomic<uint32_t> closed;  // inproc: this side ended the connection
 };
-using SentEntry = std::atomic<uint64_t>;  // slot << 32 | bytes: one load sees both
-using FreedEntry = std::atomic<uint32_t>; // slot
+using SentEntry = std::atomic<uint64_t>;   // slot << 32 | bytes: one load sees both
+using FreedEntry = std::atomic<uint32_t>;  // slot
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
 class RingLayout {

@@ -23,8 +23,9 @@ Result<std::vector<SocketAddress>> resolve(const HostPort& host_port, std::strin
   if (error != 0) {
     const bool unknown = error == EAI_NONAME;
     return make_error(unknown ? ErrorCode::not_found : ErrorCode::unavailable,
-                      "address " + std::string(whole) + ": host \"" + host_port.host + "\" cannot be resolved (" +
-                          gai_strerror(error) + "); check the name, or write the IP address");
+                      "address " + std::string(whole) + ": host \"" + host_port.host +
+                          "\" cannot be resolved (" + gai_strerror(error) +
+                          "); check the name, or write the IP address");
   }
   std::vector<SocketAddress> addresses;
   for (const addrinfo* info = list; info != nullptr; info = info->ai_next) {
@@ -69,15 +70,18 @@ bool wait_for_socket(int socket, bool to_write, Instant deadline) {
 
 namespace {
 
-// One loop for both directions: `step` moves some bytes of the rest and returns what the system call returned.
+// One loop for both directions: `step` moves some bytes of the rest and returns what the system call
+// returned.
 template <class Step>
-Result<void> transfer_fully(int socket, size_t total, bool to_write, Instant deadline, const std::string& what, Step step) {
+Result<void> transfer_fully(int socket, size_t total, bool to_write, Instant deadline,
+                            const std::string& what, Step step) {
   for (size_t done = 0; done < total;) {
     const ssize_t count = step(done);
     if (count > 0) {
       done += static_cast<size_t>(count);
     } else if (count == 0) {
-      return make_error(ErrorCode::unavailable, what + ": the other side closed the connection; its log says why");
+      return make_error(ErrorCode::unavailable,
+                        what + ": the other side closed the connection; its log says why");
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       if (!wait_for_socket(socket, to_write, deadline)) {
         return make_error(ErrorCode::deadline_exceeded, what + ": no answer within the connect_limit");
@@ -97,7 +101,8 @@ Result<void> read_fully(int socket, std::span<std::byte> bytes, Instant deadline
   });
 }
 
-Result<void> write_fully(int socket, std::span<const std::byte> bytes, Instant deadline, const std::string& what) {
+Result<void> write_fully(int socket, std::span<const std::byte> bytes, Instant deadline,
+                         const std::string& what) {
   return transfer_fully(socket, bytes.size(), true, deadline, what, [&](size_t done) {
     return send(socket, bytes.data() + done, bytes.size() - done, MSG_DONTWAIT | MSG_NOSIGNAL);
   });

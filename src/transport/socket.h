@@ -23,8 +23,8 @@ struct SocketAddress {
   int family() const { return storage.ss_family; }
 };
 
-// IPv4 and IPv6 addresses of a host, in the order in which the system prefers them. Asks the resolver, which can take as
-// long as the system lets it. An empty host: all interfaces, for listening.
+// IPv4 and IPv6 addresses of a host, in the order in which the system prefers them. Asks the resolver, which
+// can take as long as the system lets it. An empty host: all interfaces, for listening.
 Result<std::vector<SocketAddress>> resolve(const HostPort& host_port, std::string_view whole);
 
 // "tcp://10.0.0.2:7000".
@@ -34,9 +34,10 @@ std::string tcp_name_of_local_end(int socket);
 // Waits until the socket is readable (or writable, or failed). False after the deadline.
 bool wait_for_socket(int socket, bool to_write, Instant deadline);
 
-// Reads or writes all bytes, waiting until the deadline. deadline_exceeded, or unavailable when the other side ended;
-// the message begins with `what`.
+// Reads or writes all bytes, waiting until the deadline. deadline_exceeded, or unavailable when the other
+// side ended; the message begins with `what`.
 Result<void> read_fully(int socket, std::span<std::byte> bytes, Instant deadline, const std::string& what);
-Result<void> write_fully(int socket, std::span<const std::byte> bytes, Instant deadline, const std::string& what);
+Result<void> write_fully(int socket, std::span<const std::byte> bytes, Instant deadline,
+                         const std::string& what);
 
 }  // namespace tandem

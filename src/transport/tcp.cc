@@ -19,7 +19,8 @@ namespace tandem::tcp {
 namespace {
 
 constexpr int kBacklog = 128;
-// Connections that have not said hello yet. More than any deployment connects at once; a port scanner gets no more.
+// Connections that have not said hello yet. More than any deployment connects at once; a port scanner gets no
+// more.
 constexpr size_t kMaxHandshakes = 64;
 
 constexpr size_t kGreetingBytes = TcpFrameLayout::kHeaderBytes + HelloLayout::kBytes;
@@ -37,7 +38,8 @@ Result<void> match_greeting(std::span<const std::byte, kGreetingBytes> bytes, co
                             std::string_view local, std::string_view remote) {
   const auto frame = TcpFrameLayout::decode(bytes.first<TcpFrameLayout::kHeaderBytes>());
   const bool is_hello = frame && frame->kind == TcpFrameKind::hello && frame->value == HelloLayout::kBytes;
-  return match_hello(options, local, is_hello ? bytes.subspan(TcpFrameLayout::kHeaderBytes) : std::span<const std::byte>(),
+  return match_hello(options, local,
+                     is_hello ? bytes.subspan(TcpFrameLayout::kHeaderBytes) : std::span<const std::byte>(),
                      remote);
 }
 
@@ -94,7 +96,8 @@ class TcpListener final : public Listener {
       if (!socket) {
         // A connection that died while it waited is not our failure; it is reported by accept as if it were.
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-          return make_error(ErrorCode::resource_exhausted, address_ + " cannot accept: " + system_message(errno) +
+          return make_error(ErrorCode::resource_exhausted, address_ +
+                                                               " cannot accept: " + system_message(errno) +
                                                                "; raise the limit of open files (ulimit -n)");
         }
         if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
@@ -136,7 +139,8 @@ class TcpListener final : public Listener {
     }
     // Answered before it is compared: the other side names the difference as well.
     const auto greeting = make_greeting(options_);
-    const ssize_t sent = send(handshake.socket.get(), greeting.data(), greeting.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t sent =
+        send(handshake.socket.get(), greeting.data(), greeting.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     const auto matched = match_greeting(handshake.greeting, options_, address_, handshake.peer);
     if (!matched) return refuse(matched.error().message);
     if (sent != static_cast<ssize_t>(greeting.size())) return refuse("it did not take our hello");
@@ -154,7 +158,9 @@ class TcpListener final : public Listener {
 Result<UniqueFd> connect_socket(const SocketAddress& target, const std::string& name, Instant deadline,
                                 Duration limit) {
   UniqueFd socket(::socket(target.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket) return make_error(ErrorCode::resource_exhausted, "cannot connect to " + name + ": " + system_message(errno));
+  if (!socket)
+    return make_error(ErrorCode::resource_exhausted,
+                      "cannot connect to " + name + ": " + system_message(errno));
   int error = 0;
   if (::connect(socket.get(), target.get(), target.length) != 0) error = errno;
   if (error == EINPROGRESS) {
@@ -162,7 +168,8 @@ Result<UniqueFd> connect_socket(const SocketAddress& target, const std::string& 
       const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
       return make_error(ErrorCode::deadline_exceeded,
                         "no answer from " + name + " to " + tcp_name_of_local_end(socket.get()) + " within " +
-                            std::to_string(milliseconds) + " ms; check the address, the network and the firewall");
+                            std::to_string(milliseconds) +
+                            " ms; check the address, the network and the firewall");
     }
     socklen_t length = sizeof(error);
     getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
@@ -185,8 +192,11 @@ Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointO
   for (const SocketAddress& candidate : candidates) {
     UniqueFd socket(::socket(candidate.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     const int on = 1;
-    if (socket) setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));  // connections of a past run may linger
-    if (!socket || bind(socket.get(), candidate.get(), candidate.length) != 0 || ::listen(socket.get(), kBacklog) != 0) {
+    if (socket)
+      setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on,
+                 sizeof(on));  // connections of a past run may linger
+    if (!socket || bind(socket.get(), candidate.get(), candidate.length) != 0 ||
+        ::listen(socket.get(), kBacklog) != 0) {
       error = errno;
       continue;
     }
@@ -201,11 +211,13 @@ Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointO
   }
   switch (error) {
     case EADDRINUSE:
-      return make_error(ErrorCode::invalid_argument,
-                        "address " + whole + " is taken by another process; choose another port, or 0 for any free one");
+      return make_error(
+          ErrorCode::invalid_argument,
+          "address " + whole + " is taken by another process; choose another port, or 0 for any free one");
     case EADDRNOTAVAIL:
-      return make_error(ErrorCode::invalid_argument,
-                        "address " + whole + " is not an address of this machine; use one that it has, or 0.0.0.0");
+      return make_error(
+          ErrorCode::invalid_argument,
+          "address " + whole + " is not an address of this machine; use one that it has, or 0.0.0.0");
     case EACCES:
       return make_error(ErrorCode::invalid_argument,
                         "address " + whole + ": no right to use this port; choose one above 1023");
@@ -223,7 +235,8 @@ Result<std::unique_ptr<Endpoint>> connect(const Address& address, const Endpoint
   }
   const Instant deadline = now() + options.connect_limit;
   TANDEM_ASSIGN(const auto candidates, resolve(host_port, whole));
-  Result<UniqueFd> socket = make_error(ErrorCode::not_found, "address " + whole + ": the host has no address");
+  Result<UniqueFd> socket =
+      make_error(ErrorCode::not_found, "address " + whole + ": the host has no address");
   for (const SocketAddress& candidate : candidates) {
     const std::string resolved = tcp_name(candidate);
     socket = connect_socket(candidate, resolved == whole ? whole : whole + " (" + resolved + ")", deadline,

@@ -21,7 +21,8 @@ TcpEndpoint::TcpEndpoint(std::shared_ptr<TcpSender> sender, std::shared_ptr<TcpR
       liveness_(options, now()) {}
 
 EndpointCaps TcpEndpoint::caps() const {
-  return {.transport = "tcp", .zero_copy = false, .max_message_bytes = options_.slot_bytes, .encrypted = false};
+  return {
+      .transport = "tcp", .zero_copy = false, .max_message_bytes = options_.slot_bytes, .encrypted = false};
 }
 
 std::unexpected<Error> TcpEndpoint::unavailable() const {
@@ -44,8 +45,9 @@ Result<SendSlot> TcpEndpoint::acquire(Channel channel, size_t bytes) {
     return make_error(ErrorCode::invalid_argument, "a message needs a channel and at least one byte");
   }
   if (bytes > options_.slot_bytes) {
-    return make_error(ErrorCode::out_of_range, "message of " + std::to_string(bytes) + " bytes to " + peer_name_ +
-                                                   " is larger than slot_bytes " + std::to_string(options_.slot_bytes));
+    return make_error(ErrorCode::out_of_range, "message of " + std::to_string(bytes) + " bytes to " +
+                                                   peer_name_ + " is larger than slot_bytes " +
+                                                   std::to_string(options_.slot_bytes));
   }
   return sender_->acquire(channel, bytes);
 }

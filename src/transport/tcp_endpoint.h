@@ -1,5 +1,5 @@
-// TcpEndpoint: the Endpoint over one tcp connection: TcpSender, TcpReceiver and the life of the peer. Threads: as
-// endpoint.h says.
+// TcpEndpoint: the Endpoint over one tcp connection: TcpSender, TcpReceiver and the life of the peer.
+// Threads: as endpoint.h says.
 #pragma once
 
 #include <atomic>
@@ -15,8 +15,10 @@ namespace tandem {
 
 class TcpEndpoint final : public Endpoint {
  public:
-  // Takes a connected non-blocking socket whose handshake is done. resource_exhausted: no memory for the slots.
-  static Result<std::unique_ptr<Endpoint>> create(UniqueFd socket, std::string peer_name, const EndpointOptions& options);
+  // Takes a connected non-blocking socket whose handshake is done. resource_exhausted: no memory for the
+  // slots.
+  static Result<std::unique_ptr<Endpoint>> create(UniqueFd socket, std::string peer_name,
+                                                  const EndpointOptions& options);
   ~TcpEndpoint() override { fence(); }
 
   EndpointCaps caps() const override;

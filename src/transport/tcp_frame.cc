@@ -22,7 +22,9 @@ uint32_t crc32(std::span<const std::byte> bytes) {
   return ~crc;
 }
 
-std::unexpected<Error> bad(const std::string& what) { return make_error(ErrorCode::data_loss, "tcp frame: " + what); }
+std::unexpected<Error> bad(const std::string& what) {
+  return make_error(ErrorCode::data_loss, "tcp frame: " + what);
+}
 
 }  // namespace
 
@@ -38,7 +40,8 @@ std::array<std::byte, TcpFrameLayout::kHeaderBytes> TcpFrameLayout::encode(const
 
 Result<TcpFrame> TcpFrameLayout::decode(std::span<const std::byte, kHeaderBytes> bytes) {
   if (load_little_endian<uint32_t>(&bytes[0]) != kMagic) return bad("wrong magic");
-  if (load_little_endian<uint32_t>(&bytes[12]) != crc32(bytes.first(12))) return bad("wrong checksum of the header");
+  if (load_little_endian<uint32_t>(&bytes[12]) != crc32(bytes.first(12)))
+    return bad("wrong checksum of the header");
   const auto kind = static_cast<uint8_t>(bytes[4]);
   const auto channel = static_cast<uint8_t>(bytes[5]);
   const TcpFrame frame{static_cast<TcpFrameKind>(kind), static_cast<Channel>(channel),

@@ -24,8 +24,9 @@ struct TcpFrame {
   uint32_t value = 0;
 };
 
-// Little-endian, 16 bytes: 0 magic u32 | 4 kind u8 | 5 channel u8 | 6 zero u16 | 8 value u32 | 12 CRC-32 of bytes 0..11 u32.
-// The CRC finds a reader that has lost its place; the message itself has the frame's checks above and TCP's below.
+// Little-endian, 16 bytes: 0 magic u32 | 4 kind u8 | 5 channel u8 | 6 zero u16 | 8 value u32 | 12 CRC-32 of
+// bytes 0..11 u32. The CRC finds a reader that has lost its place; the message itself has the frame's checks
+// above and TCP's below.
 struct TcpFrameLayout {
   static constexpr size_t kHeaderBytes = 16;
   static constexpr uint32_t kMagic = 0x54444e54;  // "TNDT"

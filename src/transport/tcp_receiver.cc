@@ -13,17 +13,20 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kStagingBytes = 16 << 10;  // many small messages in one call; the most of a large one that is copied twice
-constexpr int kReadsPerPoll = 64;           // a peer that never stops sending must not hold the poller
+constexpr size_t kStagingBytes =
+    16 << 10;  // many small messages in one call; the most of a large one that is copied twice
+constexpr int kReadsPerPoll = 64;  // a peer that never stops sending must not hold the poller
 
-size_t round_to_cache_line(size_t bytes) { return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment; }
+size_t round_to_cache_line(size_t bytes) {
+  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+}
 
 }  // namespace
 
 Result<std::shared_ptr<TcpReceiver>> TcpReceiver::create(std::shared_ptr<TcpSender> sender,
                                                          const EndpointOptions& options) {
-  TANDEM_ASSIGN(OwnedBuffer slots,
-                OwnedBuffer::allocate(kNumChannels * options.slots_per_channel * round_to_cache_line(options.slot_bytes)));
+  TANDEM_ASSIGN(OwnedBuffer slots, OwnedBuffer::allocate(kNumChannels * options.slots_per_channel *
+                                                         round_to_cache_line(options.slot_bytes)));
   TANDEM_ASSIGN(OwnedBuffer staging, OwnedBuffer::allocate(kStagingBytes));
   return std::shared_ptr<TcpReceiver>(
       new TcpReceiver(std::move(sender), std::move(slots), std::move(staging), options));
@@ -50,11 +53,13 @@ std::byte* TcpReceiver::slot_data(const Message& message) const {
 Result<void> TcpReceiver::begin_message(const TcpFrame& frame) {
   if (frame.value > slot_bytes_) {
     return make_error(ErrorCode::data_loss, "tcp frame: message of " + std::to_string(frame.value) +
-                                                " bytes is larger than slot_bytes " + std::to_string(slot_bytes_));
+                                                " bytes is larger than slot_bytes " +
+                                                std::to_string(slot_bytes_));
   }
   if (!sender_->take_granted(frame.channel)) {
     return make_error(ErrorCode::data_loss, "tcp frame: message on channel " +
-                                                std::to_string(static_cast<int>(frame.channel)) + " without a credit");
+                                                std::to_string(static_cast<int>(frame.channel)) +
+                                                " without a credit");
   }
   const std::lock_guard lock(mutex_);
   auto& free = free_[static_cast<size_t>(frame.channel)];  // a granted credit has a free slot
@@ -79,14 +84,21 @@ Result<void> TcpReceiver::take_staged(Progress& progress) {
       in_message_ = false;
     }
     if (staged_ - at < TcpFrameLayout::kHeaderBytes) break;
-    TANDEM_ASSIGN(const TcpFrame frame, TcpFrameLayout::decode(std::span<const std::byte, TcpFrameLayout::kHeaderBytes>(
-                                            staging_.data() + at, TcpFrameLayout::kHeaderBytes)));
+    TANDEM_ASSIGN(const TcpFrame frame,
+                  TcpFrameLayout::decode(std::span<const std::byte, TcpFrameLayout::kHeaderBytes>(
+                      staging_.data() + at, TcpFrameLayout::kHeaderBytes)));
     at += TcpFrameLayout::kHeaderBytes;
     switch (frame.kind) {
-      case TcpFrameKind::hello: return make_error(ErrorCode::data_loss, "tcp frame: a second hello");
-      case TcpFrameKind::data: TANDEM_TRY(begin_message(frame)); break;
-      case TcpFrameKind::credit: TANDEM_TRY(sender_->add_credits(frame.channel, frame.value)); break;
-      case TcpFrameKind::heartbeat: break;
+      case TcpFrameKind::hello:
+        return make_error(ErrorCode::data_loss, "tcp frame: a second hello");
+      case TcpFrameKind::data:
+        TANDEM_TRY(begin_message(frame));
+        break;
+      case TcpFrameKind::credit:
+        TANDEM_TRY(sender_->add_credits(frame.channel, frame.value));
+        break;
+      case TcpFrameKind::heartbeat:
+        break;
       case TcpFrameKind::bye:
         progress.ended = true;
         progress.reason = "it ended the connection";
@@ -115,7 +127,8 @@ Result<TcpReceiver::Progress> TcpReceiver::read() {
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (got <= 0) {
       progress.ended = true;
-      progress.reason = got == 0 ? "the connection was closed" : "the connection was lost (" + system_message(errno) + ")";
+      progress.reason =
+          got == 0 ? "the connection was closed" : "the connection was lost (" + system_message(errno) + ")";
       break;
     }
     progress.heard = true;
@@ -139,8 +152,9 @@ std::optional<Incoming> TcpReceiver::next() {
     ready_.clear();
     ready_begin_ = 0;
   }
-  return Incoming{message.channel, Lease(shared_from_this(), static_cast<uint64_t>(message.channel) << 32 | message.slot,
-                                         {slot_data(message), message.bytes})};
+  return Incoming{message.channel,
+                  Lease(shared_from_this(), static_cast<uint64_t>(message.channel) << 32 | message.slot,
+                        {slot_data(message), message.bytes})};
 }
 
 void TcpReceiver::release(uint64_t token) {

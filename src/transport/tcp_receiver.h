@@ -1,5 +1,6 @@
-// TcpReceiver: everything that one side of a tcp connection reads. Each message is received into a slot that was there
-// before the credit for it: nothing is allocated for what a peer says. Owns the slots and lends them as leases.
+// TcpReceiver: everything that one side of a tcp connection reads. Each message is received into a slot that
+// was there before the credit for it: nothing is allocated for what a peer says. Owns the slots and lends
+// them as leases.
 //
 // Threads: release is for any thread; the rest is for the poller.
 #pragma once
@@ -20,7 +21,8 @@ namespace tandem {
 
 class TcpReceiver final : public Lease::Owner, public std::enable_shared_from_this<TcpReceiver> {
  public:
-  static Result<std::shared_ptr<TcpReceiver>> create(std::shared_ptr<TcpSender> sender, const EndpointOptions& options);
+  static Result<std::shared_ptr<TcpReceiver>> create(std::shared_ptr<TcpSender> sender,
+                                                     const EndpointOptions& options);
 
   struct Progress {
     bool heard = false;  // bytes came
@@ -41,7 +43,8 @@ class TcpReceiver final : public Lease::Owner, public std::enable_shared_from_th
     uint32_t slot = 0;
     uint32_t bytes = 0;
   };
-  TcpReceiver(std::shared_ptr<TcpSender> sender, OwnedBuffer slots, OwnedBuffer staging, const EndpointOptions& options);
+  TcpReceiver(std::shared_ptr<TcpSender> sender, OwnedBuffer slots, OwnedBuffer staging,
+              const EndpointOptions& options);
   std::byte* slot_data(const Message& message) const;
   Result<void> begin_message(const TcpFrame& frame);
   Result<void> take_staged(Progress& progress);
@@ -55,8 +58,8 @@ class TcpReceiver final : public Lease::Owner, public std::enable_shared_from_th
   std::mutex mutex_;
   std::vector<uint32_t> free_[kNumChannels];  // under mutex_
 
-  // Poller. Bytes of frame headers (and what came with them) pass through staging; the rest of a message is read
-  // straight into its slot.
+  // Poller. Bytes of frame headers (and what came with them) pass through staging; the rest of a message is
+  // read straight into its slot.
   OwnedBuffer staging_;
   size_t staged_ = 0;
   Message partial_;

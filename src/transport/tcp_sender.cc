@@ -15,7 +15,9 @@ namespace {
 
 constexpr size_t kFramesPerWrite = 16;  // two vectors a frame; far more than usually wait
 
-size_t round_to_cache_line(size_t bytes) { return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment; }
+size_t round_to_cache_line(size_t bytes) {
+  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+}
 
 }  // namespace
 
@@ -27,9 +29,10 @@ Result<std::shared_ptr<TcpSender>> TcpSender::create(UniqueFd socket, const Endp
     return make_error(ErrorCode::resource_exhausted,
                       "epoll: " + system_message(errno) + "; raise the limit of open files (ulimit -n)");
   }
-  TANDEM_ASSIGN(OwnedBuffer buffer,
-                OwnedBuffer::allocate(kNumChannels * options.slots_per_channel * round_to_cache_line(options.slot_bytes)));
-  return std::shared_ptr<TcpSender>(new TcpSender(std::move(socket), std::move(epoll), std::move(buffer), options));
+  TANDEM_ASSIGN(OwnedBuffer buffer, OwnedBuffer::allocate(kNumChannels * options.slots_per_channel *
+                                                          round_to_cache_line(options.slot_bytes)));
+  return std::shared_ptr<TcpSender>(
+      new TcpSender(std::move(socket), std::move(epoll), std::move(buffer), options));
 }
 
 TcpSender::TcpSender(UniqueFd socket, UniqueFd epoll, OwnedBuffer buffer, const EndpointOptions& options)
@@ -72,7 +75,8 @@ Result<void> TcpSender::commit(const SendSlot& slot, size_t bytes, bool send) {
     return make_error(ErrorCode::invalid_argument, "commit of a slot that is not acquired");
   }
   if (bytes > slot.bytes.size() || bytes > slot_bytes_) {
-    return make_error(ErrorCode::out_of_range, "commit of " + std::to_string(bytes) + " bytes in a slot acquired for " +
+    return make_error(ErrorCode::out_of_range, "commit of " + std::to_string(bytes) +
+                                                   " bytes in a slot acquired for " +
                                                    std::to_string(slot.bytes.size()));
   }
   Ring& ring = rings_[channel_index];
@@ -83,14 +87,17 @@ Result<void> TcpSender::commit(const SendSlot& slot, size_t bytes, bool send) {
     if (ring.starved) {
       ring.starved = false;
       credit_news_ = true;
-      watch_writable(true);  // wakes the poller: the socket is writable, and its next flush finds nothing to do
+      watch_writable(
+          true);  // wakes the poller: the socket is writable, and its next flush finds nothing to do
     }
     if (dead_ && bytes != 0) return make_error(ErrorCode::unavailable, "the connection is gone");
     return {};
   }
   const std::byte* data = buffer_.data() + (channel_index * slots_ + index) * slot_stride_;
   queue_.push_back({TcpFrameLayout::encode({TcpFrameKind::data, slot.channel, static_cast<uint32_t>(bytes)}),
-                    {data, bytes}, slot.channel, index});
+                    {data, bytes},
+                    slot.channel,
+                    index});
   flush_locked();
   return {};
 }
@@ -113,7 +120,8 @@ bool TcpSender::take_granted(Channel channel) {
 Result<void> TcpSender::add_credits(Channel channel, uint32_t count) {
   const std::lock_guard lock(mutex_);
   Ring& ring = rings_[static_cast<size_t>(channel)];
-  // Slots that are free, and credits that are not, belong to messages on the way or at the peer: only these can return.
+  // Slots that are free, and credits that are not, belong to messages on the way or at the peer: only these
+  // can return.
   const auto out = static_cast<uint32_t>(ring.free.size()) - ring.credits;
   if (count > out) {
     return make_error(ErrorCode::data_loss, "tcp frame: " + std::to_string(count) + " credits given back, " +
@@ -234,9 +242,11 @@ void TcpSender::close(bool say_bye) {
   flush_locked();
   if (say_bye && !dead_ && queue_.empty()) {
     const auto bye = TcpFrameLayout::encode({TcpFrameKind::bye, Channel::control, 0});
-    [[maybe_unused]] const ssize_t sent = send(socket_.get(), bye.data(), bye.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    [[maybe_unused]] const ssize_t sent =
+        send(socket_.get(), bye.data(), bye.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
-  // Unread bytes would turn the close into a reset, and a reset throws away what is still on the way to the peer.
+  // Unread bytes would turn the close into a reset, and a reset throws away what is still on the way to the
+  // peer.
   std::array<std::byte, 4096> ignored;
   for (int i = 0; i < 64 && recv(socket_.get(), ignored.data(), ignored.size(), MSG_DONTWAIT) > 0; ++i) {
   }

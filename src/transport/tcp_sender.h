@@ -1,8 +1,10 @@
-// TcpSender: everything that one side of a tcp connection writes, and the socket itself. Messages wait in their slots
-// until the socket takes them; credits and heartbeats go ahead of waiting messages, at the next frame border.
+// TcpSender: everything that one side of a tcp connection writes, and the socket itself. Messages wait in
+// their slots until the socket takes them; credits and heartbeats go ahead of waiting messages, at the next
+// frame border.
 //
-// Threads: acquire, commit and give_credit are for any thread; the rest is for the poller. One mutex; no call blocks (a
-// commit copies its message into the socket's buffer as far as that has room, and leaves the rest to the poller).
+// Threads: acquire, commit and give_credit are for any thread; the rest is for the poller. One mutex; no call
+// blocks (a commit copies its message into the socket's buffer as far as that has room, and leaves the rest
+// to the poller).
 #pragma once
 
 #include <array>
@@ -26,8 +28,8 @@ class TcpSender {
   Result<SendSlot> acquire(Channel channel, size_t bytes);
   // unavailable: the socket is dead (the reader will say so too). The slot is given back.
   Result<void> commit(const SendSlot& slot, size_t bytes, bool send);
-  // A received slot was given back. Told to the peer at once when the poller sleeps or half of the channel's credits
-  // have gathered, else by the poller's next flush.
+  // A received slot was given back. Told to the peer at once when the poller sleeps or half of the channel's
+  // credits have gathered, else by the poller's next flush.
   void give_credit(Channel channel);
 
   int socket() const { return socket_.get(); }
@@ -52,12 +54,12 @@ class TcpSender {
     uint32_t slot;
   };
   struct Ring {
-    std::vector<bool> acquired;   // [slots]
-    std::vector<uint32_t> free;   // stack of slots that are neither acquired nor waiting for the socket
-    uint32_t credits = 0;         // messages that the peer has room for
-    uint32_t granted = 0;         // messages that we have room for, as the peer knows
-    uint32_t to_grant = 0;        // given back here, not yet told
-    bool starved = false;         // an acquire missed a credit
+    std::vector<bool> acquired;  // [slots]
+    std::vector<uint32_t> free;  // stack of slots that are neither acquired nor waiting for the socket
+    uint32_t credits = 0;        // messages that the peer has room for
+    uint32_t granted = 0;        // messages that we have room for, as the peer knows
+    uint32_t to_grant = 0;       // given back here, not yet told
+    bool starved = false;        // an acquire missed a credit
   };
 
   TcpSender(UniqueFd socket, UniqueFd epoll, OwnedBuffer buffer, const EndpointOptions& options);

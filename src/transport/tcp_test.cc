@@ -78,9 +78,10 @@ class TcpTest : public testing::Test {
 };
 
 TEST(TcpFrame, EncodeAndDecodeAreInverse) {
-  for (const TcpFrame& wanted :
-       {TcpFrame{TcpFrameKind::data, Channel::exchange, 917568}, TcpFrame{TcpFrameKind::credit, Channel::request, 8},
-        TcpFrame{TcpFrameKind::heartbeat, Channel::control, 0}, TcpFrame{TcpFrameKind::bye, Channel::control, 0}}) {
+  for (const TcpFrame& wanted : {TcpFrame{TcpFrameKind::data, Channel::exchange, 917568},
+                                 TcpFrame{TcpFrameKind::credit, Channel::request, 8},
+                                 TcpFrame{TcpFrameKind::heartbeat, Channel::control, 0},
+                                 TcpFrame{TcpFrameKind::bye, Channel::control, 0}}) {
     const auto bytes = TcpFrameLayout::encode(wanted);
     const auto got = TcpFrameLayout::decode(bytes);
     ASSERT_TRUE(got);
@@ -102,16 +103,21 @@ TEST(TcpFrame, EncodeAndDecodeAreInverse) {
 }
 
 TEST(TcpFrame, ValuesThatAKindCannotHaveAreRefused) {
-  for (const TcpFrame& bad : {TcpFrame{TcpFrameKind::data, Channel::request, 0}, TcpFrame{TcpFrameKind::credit, Channel::request, 0},
-                              TcpFrame{TcpFrameKind::heartbeat, Channel::control, 1}, TcpFrame{TcpFrameKind::heartbeat, Channel::request, 0},
-                              TcpFrame{static_cast<TcpFrameKind>(0), Channel::control, 0}, TcpFrame{static_cast<TcpFrameKind>(6), Channel::control, 0},
+  for (const TcpFrame& bad : {TcpFrame{TcpFrameKind::data, Channel::request, 0},
+                              TcpFrame{TcpFrameKind::credit, Channel::request, 0},
+                              TcpFrame{TcpFrameKind::heartbeat, Channel::control, 1},
+                              TcpFrame{TcpFrameKind::heartbeat, Channel::request, 0},
+                              TcpFrame{static_cast<TcpFrameKind>(0), Channel::control, 0},
+                              TcpFrame{static_cast<TcpFrameKind>(6), Channel::control, 0},
                               TcpFrame{TcpFrameKind::data, static_cast<Channel>(3), 5}}) {
     EXPECT_EQ(TcpFrameLayout::decode(TcpFrameLayout::encode(bad)).error().code, ErrorCode::data_loss);
   }
 }
 
 TEST_F(TcpTest, APeerThatBreaksTheProtocolIsBroken) {
-  const auto data = [](size_t bytes) { return frame(TcpFrameKind::data, Channel::request, static_cast<uint32_t>(bytes), bytes); };
+  const auto data = [](size_t bytes) {
+    return frame(TcpFrameKind::data, Channel::request, static_cast<uint32_t>(bytes), bytes);
+  };
   std::vector<std::byte> three;  // two credits
   for (int i = 0; i < 3; ++i) append(three, data(10));
   EXPECT_EQ(state_after(three), PeerState::broken);
@@ -154,7 +160,8 @@ TEST_F(TcpTest, RandomBytesNeverCrash) {
       append(bytes, frame(TcpFrameKind::data, static_cast<Channel>(random() % 3), value, value));
     }
     if (round % 2 == 0) {
-      for (int i = 0; i < 3; ++i) bytes[random() % bytes.size()] ^= static_cast<std::byte>(1 + random() % 255);
+      for (int i = 0; i < 3; ++i)
+        bytes[random() % bytes.size()] ^= static_cast<std::byte>(1 + random() % 255);
     } else {
       for (auto& byte : bytes) byte = static_cast<std::byte>(random());
     }
@@ -203,10 +210,12 @@ TEST_F(TcpTest, AnotherVersionIsRefusedByNameOnBothSides) {
   EXPECT_EQ(accept_one(*listener_, std::chrono::milliseconds(50)), nullptr);
   std::vector<std::byte> answer(bytes.size());
   ASSERT_TRUE(read_fully(socket.get(), answer, now() + kPatience, "test"));  // told what this side speaks
-  const auto refused = match_hello(small_options(), "here", std::span(bytes).subspan(TcpFrameLayout::kHeaderBytes), "there");
+  const auto refused =
+      match_hello(small_options(), "here", std::span(bytes).subspan(TcpFrameLayout::kHeaderBytes), "there");
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().message,
-            "transport version differs: 1 at here (this side), 9 at there; install the same release on both sides");
+  EXPECT_EQ(
+      refused.error().message,
+      "transport version differs: 1 at here (this side), 9 at there; install the same release on both sides");
 }
 
 TEST_F(TcpTest, ConnectingToSomethingElseIsRefusedByName) {
@@ -229,7 +238,8 @@ TEST_F(TcpTest, ConnectingToSomethingElseIsRefusedByName) {
   answering.join();
   ASSERT_FALSE(wrong);
   EXPECT_EQ(wrong.error().code, ErrorCode::data_loss);
-  EXPECT_NE(wrong.error().message.find(address + " does not speak"), std::string::npos) << wrong.error().message;
+  EXPECT_NE(wrong.error().message.find(address + " does not speak"), std::string::npos)
+      << wrong.error().message;
 
   // One that never answers: both ends are named.
   EndpointOptions hasty = small_options();
@@ -238,7 +248,8 @@ TEST_F(TcpTest, ConnectingToSomethingElseIsRefusedByName) {
   ASSERT_FALSE(wrong);
   EXPECT_EQ(wrong.error().code, ErrorCode::deadline_exceeded);
   EXPECT_NE(wrong.error().message.find(address), std::string::npos) << wrong.error().message;
-  EXPECT_NE(wrong.error().message.find("handshake of tcp://127.0.0.1:"), std::string::npos) << wrong.error().message;
+  EXPECT_NE(wrong.error().message.find("handshake of tcp://127.0.0.1:"), std::string::npos)
+      << wrong.error().message;
 }
 
 TEST_F(TcpTest, AddressesThatCannotWorkAreRefusedByName) {
@@ -251,7 +262,8 @@ TEST_F(TcpTest, AddressesThatCannotWorkAreRefusedByName) {
   expect(connect("tcp://127.0.0.1:0", small_options()), ErrorCode::invalid_argument, "not 0");
   expect(connect("tcp://:7000", small_options()), ErrorCode::invalid_argument, "needs a host");
   expect(connect("127.0.0.1:notaport", small_options()), ErrorCode::invalid_argument, "notaport");
-  expect(listen("tcp://192.0.2.1:0", small_options()), ErrorCode::invalid_argument, "not an address of this machine");
+  expect(listen("tcp://192.0.2.1:0", small_options()), ErrorCode::invalid_argument,
+         "not an address of this machine");
   const std::string address = listener_->address();
   listener_.reset();
   expect(connect(address, small_options()), ErrorCode::unavailable, "start the peer first");

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "transport/inproc.h"
+#include "transport/shm.h"
 #include "transport/tcp.h"
 
 namespace tandem {
@@ -10,6 +11,8 @@ namespace {
 
 constexpr std::array kTransports{
     Transport{"inproc", "inproc://name", "threads of one process", inproc::listen, inproc::connect},
+    Transport{"shm", "shm:///path/of/socket", "processes of one user on one host, without copies",
+              shm::listen, shm::connect},
     Transport{"tcp", "tcp://host:port", "processes on any hosts", tcp::listen, tcp::connect},
 };
 
@@ -20,12 +23,15 @@ Result<const Transport*> find_transport(const Address& address) {
     known += (known.empty() ? "" : ", ") + std::string(transport.form);
   }
   return make_error(ErrorCode::unsupported, "address \"" + address.scheme + "://" + address.rest +
-                                                "\": unknown scheme \"" + address.scheme + "\"; use one of: " + known);
+                                                "\": unknown scheme \"" + address.scheme +
+                                                "\"; use one of: " + known);
 }
 
 }  // namespace
 
-std::span<const Transport> transports() { return kTransports; }
+std::span<const Transport> transports() {
+  return kTransports;
+}
 
 Result<std::unique_ptr<Listener>> listen(const std::string& address, const EndpointOptions& options) {
   TANDEM_TRY(validate(options));

@@ -1,4 +1,5 @@
-// The transports that this build has: one table that `listen`, `connect` and `tandem doctor` read. Any thread.
+// The transports that this build has: one table that `listen`, `connect` and `tandem doctor` read. Any
+// thread.
 #pragma once
 
 #include <memory>

@@ -1,0 +1,203 @@
+#include "transport/shm.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "base/log.h"
+#include "transport/hello.h"
+#include "transport/shm_link.h"
+#include "transport/shm_memory.h"
+#include "transport/socket.h"
+#include "transport/system_error.h"
+#include "transport/unix_socket.h"
+
+namespace tandem::shm {
+namespace {
+
+constexpr size_t kMaxHandshakes = 64;  // connections that have not said hello; as for tcp
+constexpr size_t kMaxReasonBytes = 512;
+
+Result<std::string> name_of_peer(int socket, const std::string& address) {
+  TANDEM_ASSIGN(const UnixPeer peer, unix_peer(socket));
+  const std::string name = address + " (pid " + std::to_string(peer.pid) + ")";
+  // The path has mode 0600; this also holds where a folder or a passed descriptor would let another user in.
+  if (peer.uid != geteuid()) {
+    return make_error(ErrorCode::unsupported, name + " is a process of user " + std::to_string(peer.uid) +
+                                                  ", this one is of user " + std::to_string(geteuid()) +
+                                                  "; shm is for one user, use tcp://");
+  }
+  return name;
+}
+
+Result<std::unique_ptr<Endpoint>> make_endpoint(UniqueFd socket, std::string peer, int side,
+                                                const EndpointOptions& options,
+                                                std::shared_ptr<RingMemory> memory) {
+  TANDEM_ASSIGN(auto link, ShmLink::create(std::move(socket), memory->doorbell(side)));
+  return std::make_unique<RingEndpoint>("shm", std::move(peer), side, options, std::move(memory),
+                                        std::move(link));
+}
+
+class ShmListener final : public Listener {
+ public:
+  ShmListener(UnixListenSocket socket, UniqueFd epoll, std::string address, const EndpointOptions& options)
+      : socket_(std::move(socket)),
+        epoll_(std::move(epoll)),
+        address_(std::move(address)),
+        options_(options) {}
+
+  int fd() const override { return epoll_.get(); }
+  const std::string& address() const override { return address_; }
+
+  Result<std::unique_ptr<Endpoint>> accept() override {
+    TANDEM_TRY(take_connections());
+    for (size_t i = 0; i < handshakes_.size();) {
+      std::array<std::byte, HelloLayout::kBytes> hello;
+      std::vector<UniqueFd> unwanted;
+      const auto got = receive_packet(handshakes_[i].socket.get(), hello, unwanted);
+      if (!got && got.error().code == ErrorCode::would_block && now() < handshakes_[i].deadline) {
+        ++i;
+        continue;
+      }
+      Handshake handshake = std::move(handshakes_[i]);
+      handshakes_.erase(handshakes_.begin() + static_cast<ptrdiff_t>(i));
+      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, handshake.socket.get(), nullptr);
+      if (got && *got == 0) continue;  // somebody who asked whether this path lives
+      const std::string peer = handshake.peer;
+      auto endpoint = got ? answer(std::move(handshake), std::span(hello).first(*got))
+                          : Result<std::unique_ptr<Endpoint>>(std::unexpected(got.error()));
+      if (endpoint) return endpoint;
+      log_warning("refused " + peer + ": " + endpoint.error().message);
+    }
+    return nullptr;
+  }
+
+ private:
+  struct Handshake {
+    UniqueFd socket;
+    std::string peer;
+    Instant deadline;
+  };
+
+  Result<void> take_connections() {
+    for (;;) {
+      UniqueFd socket(accept4(socket_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (!socket) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+          return make_error(ErrorCode::resource_exhausted, address_ +
+                                                               " cannot accept: " + system_message(errno) +
+                                                               "; raise the limit of open files (ulimit -n)");
+        }
+        if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
+        continue;
+      }
+      auto peer = name_of_peer(socket.get(), address_);
+      if (!peer) {
+        log_warning("refused at " + address_ + ": " + peer.error().message);
+        continue;
+      }
+      if (handshakes_.size() == kMaxHandshakes) {
+        log_warning("dropped " + handshakes_.front().peer + ": too many connections that say nothing");
+        handshakes_.erase(handshakes_.begin());
+      }
+      epoll_event event{};
+      event.events = EPOLLIN;
+      epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket.get(), &event);
+      handshakes_.push_back({std::move(socket), std::move(*peer), now() + options_.connect_limit});
+    }
+  }
+
+  Result<std::unique_ptr<Endpoint>> answer(Handshake handshake, std::span<const std::byte> hello) {
+    const auto own_hello = HelloLayout::encode(options_);
+    std::vector<std::byte> packet(own_hello.begin(), own_hello.end());
+    const auto refuse = [&](const Error& error) -> Result<std::unique_ptr<Endpoint>> {
+      const auto text =
+          std::as_bytes(std::span(error.message)).first(std::min(error.message.size(), kMaxReasonBytes));
+      packet.insert(packet.end(), text.begin(), text.end());
+      [[maybe_unused]] const auto sent = send_packet(handshake.socket.get(), packet, {});
+      return std::unexpected(error);
+    };
+    const auto matched = match_hello(options_, address_, hello, handshake.peer);
+    if (!matched) return refuse(matched.error());
+    const RingLayout layout(options_.slots_per_channel, options_.slot_bytes);
+    const auto memory = create_shared_memory(layout.total_bytes());
+    if (!memory) return refuse(memory.error());
+    UniqueFd doorbells[2] = {UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+                             UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))};
+    if (!doorbells[0] || !doorbells[1]) {
+      return refuse({ErrorCode::resource_exhausted,
+                     "eventfd: " + system_message(errno) + "; raise the limit of open files (ulimit -n)"});
+    }
+    const std::array<int, 3> fds = {memory->get(), doorbells[0].get(), doorbells[1].get()};
+    const auto mapped = map_shared_memory(*memory, layout, std::move(doorbells[0]), std::move(doorbells[1]));
+    if (!mapped) return refuse(mapped.error());
+    TANDEM_TRY(send_packet(handshake.socket.get(), packet, fds));
+    return make_endpoint(std::move(handshake.socket), std::move(handshake.peer), 1, options_, *mapped);
+  }
+
+  UnixListenSocket socket_;
+  UniqueFd epoll_;  // the listening socket and those that have not said hello
+  std::string address_;
+  EndpointOptions options_;
+  std::vector<Handshake> handshakes_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointOptions& options) {
+  TANDEM_ASSIGN(UnixListenSocket socket, UnixListenSocket::bind(address.rest));
+  UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  if (!epoll || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, socket.fd(), &event) != 0) {
+    return make_error(ErrorCode::resource_exhausted,
+                      "epoll: " + system_message(errno) + "; raise the limit of open files (ulimit -n)");
+  }
+  return std::make_unique<ShmListener>(std::move(socket), std::move(epoll), "shm://" + address.rest, options);
+}
+
+Result<std::unique_ptr<Endpoint>> connect(const Address& address, const EndpointOptions& options) {
+  const std::string whole = "shm://" + address.rest;
+  const Instant deadline = now() + options.connect_limit;
+  TANDEM_ASSIGN(UniqueFd socket, connect_unix(address.rest, deadline));
+  TANDEM_ASSIGN(std::string peer, name_of_peer(socket.get(), whole));
+  const std::string local = whole + " (pid " + std::to_string(getpid()) + ")";
+  const auto failed = [&](ErrorCode code, const std::string& why) {
+    return make_error(code, "handshake of " + local + " with " + peer + ": " + why);
+  };
+  if (const auto sent = send_packet(socket.get(), HelloLayout::encode(options), {}); !sent) {
+    return failed(ErrorCode::unavailable, sent.error().message);
+  }
+  std::array<std::byte, HelloLayout::kBytes + kMaxReasonBytes> packet;
+  std::vector<UniqueFd> fds;
+  if (!wait_for_socket(socket.get(), false, deadline)) {
+    return failed(ErrorCode::deadline_exceeded,
+                  "no answer within the connect_limit; is the peer stopped or overloaded?");
+  }
+  const auto got = receive_packet(socket.get(), packet, fds);
+  if (!got) return failed(ErrorCode::unavailable, got.error().message);
+  if (*got == 0)
+    return failed(ErrorCode::unavailable, "the other side closed the connection; its log says why");
+  TANDEM_TRY(match_hello(options, local, std::span(packet).first(*got), whole));
+  if (*got > HelloLayout::kBytes) {
+    const std::string reason(reinterpret_cast<const char*>(packet.data()) + HelloLayout::kBytes,
+                             *got - HelloLayout::kBytes);
+    return failed(ErrorCode::resource_exhausted, "refused: " + reason);
+  }
+  if (fds.size() != 3) {
+    return failed(ErrorCode::data_loss, std::to_string(fds.size()) + " descriptors came, expected 3");
+  }
+  for (int i : {1, 2}) fcntl(fds[i].get(), F_SETFL, fcntl(fds[i].get(), F_GETFL) | O_NONBLOCK);
+  const RingLayout layout(options.slots_per_channel, options.slot_bytes);
+  auto memory = map_shared_memory(fds[0], layout, std::move(fds[1]), std::move(fds[2]));
+  if (!memory) return failed(memory.error().code, memory.error().message);
+  return make_endpoint(std::move(socket), std::move(peer), 0, options, std::move(*memory));
+}
+
+}  // namespace tandem::shm

@@ -1,0 +1,116 @@
+#include "transport/shm_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+#include "transport/system_error.h"
+
+namespace tandem {
+namespace {
+
+constexpr size_t kUnlimited = SIZE_MAX;
+
+// A file that holds one number, or "max".
+size_t read_number(const std::string& path) {
+  std::ifstream file(path);
+  size_t value = kUnlimited;
+  return file >> value ? value : kUnlimited;
+}
+
+// The value behind `key` in lines of "key value", times `unit`; `fallback` without the line.
+size_t read_value(const std::string& path, const std::string& key, size_t unit, size_t fallback) {
+  std::ifstream file(path);
+  std::string word;
+  size_t value = 0;
+  while (file >> word) {
+    if (word == key && file >> value) return value * unit;
+  }
+  return fallback;
+}
+
+size_t room_in_cgroup(const std::string& folder) {
+  const size_t limit = read_number(folder + "/memory.max");
+  const size_t used = read_number(folder + "/memory.current");
+  if (limit == kUnlimited || used == kUnlimited) return kUnlimited;
+  const size_t droppable = std::min(read_value(folder + "/memory.stat", "inactive_file", 1, 0), used);
+  return limit - std::min(limit, used - droppable);
+}
+
+std::string mebibytes(size_t bytes) {
+  return std::to_string((bytes + (size_t{1} << 20) - 1) >> 20) + " MiB";
+}
+
+std::unexpected<Error> too_little(size_t need, const std::string& have) {
+  return make_error(ErrorCode::resource_exhausted,
+                    "a shm connection needs " + mebibytes(need) + " of shared memory, " + have +
+                        "; lower slots_per_channel or slot_bytes, raise the memory limit, or use tcp://");
+}
+
+}  // namespace
+
+size_t available_memory() {
+  size_t least = read_value("/proc/meminfo", "MemAvailable:", 1024, kUnlimited);
+  std::string group;
+  for (std::ifstream file("/proc/self/cgroup"); std::getline(file, group);) {
+    if (group.starts_with("0::")) break;
+    group.clear();
+  }
+  group = group.size() > 3 ? group.substr(3) : "";  // "/a/b"; inside a container usually "/"
+  for (;;) {
+    least = std::min(least, room_in_cgroup("/sys/fs/cgroup" + (group == "/" ? "" : group)));
+    if (group.empty() || group == "/") break;
+    group.erase(group.rfind('/'));
+  }
+  return least;
+}
+
+Result<UniqueFd> create_shared_memory(size_t bytes) {
+  // Before taking any: in a cgroup the system does not refuse, it kills.
+  const size_t have = available_memory();
+  if (bytes > have) return too_little(bytes, mebibytes(have) + " are available");
+  UniqueFd memory(memfd_create("tandem", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory) return make_error(ErrorCode::resource_exhausted, "memfd_create: " + system_message(errno));
+  int error = 0;
+  do {
+    error = fallocate(memory.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  } while (error == EINTR);
+  if (error != 0) return too_little(bytes, "the system refuses it (" + system_message(error) + ")");
+  if (fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return make_error(ErrorCode::unsupported,
+                      "shared memory cannot be sealed: " + system_message(errno) + "; use tcp://");
+  }
+  return memory;
+}
+
+Result<std::shared_ptr<RingMemory>> map_shared_memory(const UniqueFd& memory, const RingLayout& layout,
+                                                      UniqueFd doorbell0, UniqueFd doorbell1) {
+  struct stat info {};
+  const size_t bytes = layout.total_bytes();
+  if (fstat(memory.get(), &info) != 0 || static_cast<size_t>(info.st_size) != bytes ||
+      static_cast<size_t>(info.st_blocks) * 512 < bytes) {
+    return make_error(ErrorCode::data_loss, "shared memory of " + std::to_string(info.st_size) + " bytes (" +
+                                                std::to_string(info.st_blocks * 512) +
+                                                " allocated), expected " + std::to_string(bytes) +
+                                                "; install the same release on both sides");
+  }
+  const int seals = fcntl(memory.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return make_error(
+        ErrorCode::data_loss,
+        "shared memory is not sealed against shrinking; install the same release on both sides");
+  }
+  // Populated: the pages exist, and the first message of each slot shall not pay for finding them.
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, memory.get(), 0);
+  if (base == MAP_FAILED) return too_little(bytes, "mapping it failed (" + system_message(errno) + ")");
+  return std::make_shared<RingMemory>(static_cast<std::byte*>(base), layout, std::move(doorbell0),
+                                      std::move(doorbell1));
+}
+
+}  // namespace tandem

@@ -1,0 +1,187 @@
+#include "transport/unix_socket.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "transport/system_error.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kBacklog = 128;
+constexpr size_t kMaxDescriptors =
+    8;  // more than any packet of ours has; what goes beyond is closed by the system
+
+std::unexpected<Error> bad_path(const std::string& path, const std::string& why) {
+  return make_error(ErrorCode::invalid_argument, "address shm://" + path + ": " + why);
+}
+
+Result<sockaddr_un> socket_address(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.front() != '/') return bad_path(path, "the path is not absolute; write shm:///run/name.sock");
+  if (path.size() >= sizeof(address.sun_path)) {
+    return bad_path(path, "the path has " + std::to_string(path.size()) + " bytes, a socket's has at most " +
+                              std::to_string(sizeof(address.sun_path) - 1) + "; choose a shorter one");
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return address;
+}
+
+Result<UniqueFd> new_socket() {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket) {
+    return make_error(ErrorCode::resource_exhausted,
+                      "socket: " + system_message(errno) + "; raise the limit of open files (ulimit -n)");
+  }
+  return socket;
+}
+
+int connect_once(int socket, const sockaddr_un& address) {
+  return ::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ? 0 : errno;
+}
+
+// Makes the path free: removes what a dead process left, refuses everything else that is there.
+Result<void> clear_path(const std::string& path, const sockaddr_un& address) {
+  struct stat info {};
+  if (lstat(path.c_str(), &info) != 0) return {};  // free, or bind will say what is wrong
+  if (!S_ISSOCK(info.st_mode)) return bad_path(path, "exists and is not a socket; choose another path");
+  TANDEM_ASSIGN(const UniqueFd probe, new_socket());
+  const int error = connect_once(probe.get(), address);
+  if (error != ECONNREFUSED) {
+    return make_error(
+        ErrorCode::invalid_argument,
+        "address shm://" + path + " is taken by a live process; choose another path, or stop it");
+  }
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) {
+    return bad_path(path, "is left over and cannot be removed (" + system_message(errno) + "); remove it");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<UnixListenSocket> UnixListenSocket::bind(const std::string& path) {
+  TANDEM_ASSIGN(const sockaddr_un address, socket_address(path));
+  // Two processes that find the same leftover must not each remove what the other has just made: one at a
+  // time.
+  const std::string folder = path.substr(0, std::max<size_t>(path.rfind('/'), 1));
+  const UniqueFd lock(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!lock)
+    return bad_path(path,
+                    "folder " + folder + ": " + system_message(errno) + "; create it, or choose another");
+  while (flock(lock.get(), LOCK_EX) != 0 && errno == EINTR) {
+  }
+  TANDEM_TRY(clear_path(path, address));
+  UnixListenSocket result;
+  TANDEM_ASSIGN(result.socket_, new_socket());
+  fchmod(result.socket_.get(), 0600);  // taken over by bind: the path is never open to others
+  if (::bind(result.socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    return bad_path(path, system_message(errno) + "; choose a folder that this user may write to");
+  }
+  result.path_ = path;
+  struct stat info {};
+  if (lstat(path.c_str(), &info) == 0) {
+    result.device_ = info.st_dev;
+    result.inode_ = info.st_ino;
+  }
+  if (::listen(result.socket_.get(), kBacklog) != 0) return bad_path(path, system_message(errno));
+  return result;
+}
+
+UnixListenSocket::~UnixListenSocket() {
+  struct stat info {};
+  if (!socket_ || lstat(path_.c_str(), &info) != 0) return;
+  if (info.st_dev == device_ && info.st_ino == inode_) unlink(path_.c_str());
+}
+
+Result<UniqueFd> connect_unix(const std::string& path, Instant deadline) {
+  TANDEM_ASSIGN(const sockaddr_un address, socket_address(path));
+  TANDEM_ASSIGN(UniqueFd socket, new_socket());
+  for (;;) {
+    const int error = connect_once(socket.get(), address);
+    if (error == 0) return socket;
+    const std::string name = "shm://" + path;
+    if (error == EAGAIN || error == EINTR) {  // a full backlog cannot be waited for with poll
+      if (now() >= deadline) {
+        return make_error(ErrorCode::deadline_exceeded,
+                          name + " has a full backlog; the peer does not accept");
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      continue;
+    }
+    const std::string why = error == ENOENT         ? "nothing is there"
+                            : error == ECONNREFUSED ? "left over by a process that ended"
+                                                    : system_message(error);
+    return make_error(ErrorCode::unavailable,
+                      "cannot connect to " + name + ": " + why + "; start the peer first, or check the path");
+  }
+}
+
+Result<UnixPeer> unix_peer(int socket) {
+  ucred credentials{};
+  socklen_t length = sizeof(credentials);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
+    return make_error(ErrorCode::internal, "SO_PEERCRED: " + system_message(errno));
+  }
+  return UnixPeer{credentials.pid, credentials.uid};
+}
+
+Result<size_t> receive_packet(int socket, std::span<std::byte> bytes, std::vector<UniqueFd>& fds) {
+  iovec vector{bytes.data(), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptors)];
+  msghdr message{};
+  message.msg_iov = &vector;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  ssize_t got = 0;
+  do {
+    got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+    return make_error(ErrorCode::would_block, "no packet");
+  if (got < 0) return make_error(ErrorCode::unavailable, system_message(errno));
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
+      fds.emplace_back(fd);
+    }
+  }
+  return static_cast<size_t>(got);
+}
+
+Result<void> send_packet(int socket, std::span<const std::byte> bytes, std::span<const int> fds) {
+  iovec vector{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptors)] = {};
+  msghdr message{};
+  message.msg_iov = &vector;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds.size_bytes());
+    std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
+  }
+  ssize_t sent = 0;
+  do {
+    sent = sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent < 0) return make_error(ErrorCode::unavailable, system_message(errno));
+  return {};
+}
+
+}  // namespace tandem
