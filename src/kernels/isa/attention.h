@@ -33,6 +33,16 @@ TANDEM_INLINE uint32_t padded(uint32_t dim) {
   return (dim + 15) / 16 * 16;
 }
 
+// Where the vectors of a tile of positions lie. Up to the next multiple of 16 the lists repeat their last
+// entry, so that register tiles of keys are whole: those scores are not used. Blocks are smaller than what
+// the processor's prefetchers need to get going, so what comes next is asked for by address.
+template <class Cache>
+struct KeyTile {
+  uint32_t count = 0;
+  const typename Cache::Element* keys[kKeyTile];
+  const typename Cache::Element* values[kKeyTile];
+};
+
 // One row, some heads that share keys and values.
 struct HeadsState {
   uint32_t heads;
@@ -46,15 +56,21 @@ struct HeadsState {
   alignas(64) float denominator[kMostHeads];
 };
 
-// Dot products of Heads queries and Keys keys; Heads * Keys <= 16.
+// Dot products of Heads queries and Keys keys; Heads * Keys <= 16. Asks for the rows of `ahead` meanwhile (or
+// null).
 template <class Cache, int Heads, int Keys>
 TANDEM_INLINE void score_tile(const float* query, size_t query_stride,
-                              const typename Cache::Element* const* keys, uint32_t dim, float* scores) {
+                              const typename Cache::Element* const* keys, uint32_t dim,
+                              const typename Cache::Element* const* ahead, float* scores) {
   Vec sums[16];
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) sums[i] = zero();
   uint32_t d = 0;
   for (; d + 16 <= dim; d += 16) {
+    if (ahead != nullptr && d * sizeof(typename Cache::Element) % 64 == 0) {
+#pragma GCC unroll 16
+      for (int k = 0; k < Keys; ++k) prefetch(ahead[k] + d);
+    }
     Vec q[Heads];
 #pragma GCC unroll 4
     for (int h = 0; h < Heads; ++h) q[h] = load(query + h * query_stride + d);
@@ -83,21 +99,22 @@ TANDEM_INLINE void score_tile(const float* query, size_t query_stride,
 }
 
 template <class Cache, int Heads, int Keys>
-void score_heads(const HeadsState& state, uint32_t first, const typename Cache::Element* const* keys,
-                 uint32_t count) {
+void score_heads(const HeadsState& state, uint32_t first, const KeyTile<Cache>& tile) {
   const size_t stride = padded(state.key_dim);
-  // The list is filled up with repetitions of its last key to a multiple of 16: their scores are not used.
-  for (uint32_t k = 0; k < count; k += Keys) {
-    score_tile<Cache, Heads, Keys>(state.query + first * stride, stride, keys + k, state.key_dim,
-                                   state.scores + first * kKeyTile + k);
+  // The first heads to come by fetch the values; for MLA they are the keys.
+  const bool fetch = first == 0 && tile.values[0] != tile.keys[0];
+  for (uint32_t k = 0; k < tile.count; k += Keys) {
+    score_tile<Cache, Heads, Keys>(state.query + first * stride, stride, tile.keys + k, state.key_dim,
+                                   fetch ? tile.values + k : nullptr, state.scores + first * kKeyTile + k);
   }
 }
 
 // sums = sums * correction + scores * values for Heads heads and Chunks vectors of the value, from column d.
+// The first heads to come by fetch the same columns of the next tile's keys.
 template <class Cache, int Heads, int Chunks>
-TANDEM_INLINE void value_tile(const HeadsState& state, uint32_t first,
-                              const typename Cache::Element* const* values, uint32_t count, uint32_t d,
-                              uint32_t lanes) {
+TANDEM_INLINE void value_tile(const HeadsState& state, uint32_t first, const KeyTile<Cache>& tile,
+                              const KeyTile<Cache>& next, uint32_t d, uint32_t lanes) {
+  constexpr uint32_t kLineElements = 64 / sizeof(typename Cache::Element);
   const size_t stride = padded(state.value_dim);
   const float* scores = state.scores + first * kKeyTile;
   float* out = state.sums + first * stride + d;
@@ -109,12 +126,17 @@ TANDEM_INLINE void value_tile(const HeadsState& state, uint32_t first,
       sums[h][c] = mul(load(out + h * stride + c * 16), set1(state.correction[first + h]));
     }
   }
-  for (uint32_t k = 0; k < count; ++k) {
+  const uint32_t ahead = first == 0 ? next.count : 0;
+  for (uint32_t k = 0; k < tile.count; ++k) {
+    if (k < ahead) {
+#pragma GCC unroll 4
+      for (uint32_t c = 0; c < Chunks * 16; c += kLineElements) prefetch(next.keys[k] + d + c);
+    }
     Vec value[Chunks];
 #pragma GCC unroll 4
     for (int c = 0; c < Chunks; ++c) {
-      value[c] = lanes == 16 ? Cache::read(values[k] + d + c * 16)
-                             : Cache::read_partial(values[k] + d + c * 16, lanes);
+      const typename Cache::Element* p = tile.values[k] + d + c * 16;
+      value[c] = lanes == 16 ? Cache::read(p) : Cache::read_partial(p, lanes);
     }
 #pragma GCC unroll 4
     for (int h = 0; h < Heads; ++h) {
@@ -131,12 +153,12 @@ TANDEM_INLINE void value_tile(const HeadsState& state, uint32_t first,
 }
 
 template <class Cache, int Heads>
-void value_heads(const HeadsState& state, uint32_t first, const typename Cache::Element* const* values,
-                 uint32_t count) {
+void value_heads(const HeadsState& state, uint32_t first, const KeyTile<Cache>& tile,
+                 const KeyTile<Cache>& next) {
   uint32_t d = 0;
-  for (; d + 64 <= state.value_dim; d += 64) value_tile<Cache, Heads, 4>(state, first, values, count, d, 16);
-  for (; d + 16 <= state.value_dim; d += 16) value_tile<Cache, Heads, 1>(state, first, values, count, d, 16);
-  if (d < state.value_dim) value_tile<Cache, Heads, 1>(state, first, values, count, d, state.value_dim - d);
+  for (; d + 64 <= state.value_dim; d += 64) value_tile<Cache, Heads, 4>(state, first, tile, next, d, 16);
+  for (; d + 16 <= state.value_dim; d += 16) value_tile<Cache, Heads, 1>(state, first, tile, next, d, 16);
+  if (d < state.value_dim) value_tile<Cache, Heads, 1>(state, first, tile, next, d, state.value_dim - d);
 }
 
 // Turns the scores of `count` keys into weights, and sets the correction of what was summed before.
@@ -172,21 +194,30 @@ TANDEM_INLINE void soften(HeadsState& state, uint32_t count) {
 // All keys of one row. `locate(position, key, value)` gives the two vectors of a position.
 template <class Cache, class Locate>
 TANDEM_INLINE void attend(HeadsState& state, uint32_t positions, const Locate& locate) {
-  const typename Cache::Element* keys[kKeyTile];
-  const typename Cache::Element* values[kKeyTile];
-  for (uint32_t begin = 0; begin < positions; begin += kKeyTile) {
-    const uint32_t count = positions - begin < kKeyTile ? positions - begin : kKeyTile;
-    for (uint32_t k = 0; k < count; ++k) locate(begin + k, keys[k], values[k]);
-    for (uint32_t k = count; k < padded(count); ++k) keys[k] = keys[count - 1];
+  KeyTile<Cache> tiles[2];
+  const auto fill = [&](KeyTile<Cache>& tile, uint32_t begin) {
+    tile.count = positions - begin < kKeyTile ? positions - begin : kKeyTile;
+    for (uint32_t k = 0; k < tile.count; ++k) locate(begin + k, tile.keys[k], tile.values[k]);
+    for (uint32_t k = tile.count; k < padded(tile.count); ++k) {
+      tile.keys[k] = tile.keys[tile.count - 1];
+      tile.values[k] = tile.values[tile.count - 1];
+    }
+  };
+  fill(tiles[0], 0);
+  for (uint32_t begin = 0, turn = 0; begin < positions; begin += kKeyTile, turn ^= 1) {
+    const KeyTile<Cache>& tile = tiles[turn];
+    KeyTile<Cache>& next = tiles[turn ^ 1];
+    next.count = 0;
+    if (positions - begin > kKeyTile) fill(next, begin + kKeyTile);
     uint32_t h = 0;
-    for (; h + 4 <= state.heads; h += 4) score_heads<Cache, 4, 4>(state, h, keys, count);
-    for (; h + 2 <= state.heads; h += 2) score_heads<Cache, 2, 8>(state, h, keys, count);
-    if (h < state.heads) score_heads<Cache, 1, 16>(state, h, keys, count);
-    soften(state, count);
+    for (; h + 4 <= state.heads; h += 4) score_heads<Cache, 4, 4>(state, h, tile);
+    for (; h + 2 <= state.heads; h += 2) score_heads<Cache, 2, 8>(state, h, tile);
+    if (h < state.heads) score_heads<Cache, 1, 16>(state, h, tile);
+    soften(state, tile.count);
     h = 0;
-    for (; h + 4 <= state.heads; h += 4) value_heads<Cache, 4>(state, h, values, count);
-    for (; h + 2 <= state.heads; h += 2) value_heads<Cache, 2>(state, h, values, count);
-    if (h < state.heads) value_heads<Cache, 1>(state, h, values, count);
+    for (; h + 4 <= state.heads; h += 4) value_heads<Cache, 4>(state, h, tile, next);
+    for (; h + 2 <= state.heads; h += 2) value_heads<Cache, 2>(state, h, tile, next);
+    if (h < state.heads) value_heads<Cache, 1>(state, h, tile, next);
   }
 }
 
