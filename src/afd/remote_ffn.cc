@@ -230,7 +230,7 @@ struct RemoteFfn::Impl {
     reason = connected.error();
     if (news || now() - last_waiting_log >= kWaitingLogInterval) {
       last_waiting_log = now();
-      log_info(fmt::format("waiting for {}", reason.message));
+      log_info(is_final(reason.code) ? reason.message : "waiting for " + reason.message);
     }
     failed_attempts++;
     changed.notify_all();

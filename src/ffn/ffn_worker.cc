@@ -21,7 +21,7 @@ constexpr size_t kReceiveBatch = 16;
 constexpr uint64_t kListenerKey = 0;
 
 // How long a refusal may take to reach the peer before the connection is dropped.
-constexpr Duration kLinger = std::chrono::milliseconds(500);
+constexpr Duration kLinger = std::chrono::milliseconds(200);
 
 Status check_block(const SplitSettings& settings, const MoeBlock& block) {
   const auto refuse = [](const char* what, bool block_does) {

@@ -1,0 +1,45 @@
+#include "afd/connector.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "moe/local_ffn.h"
+
+namespace tandem {
+namespace {
+
+constexpr std::array kConnectors = {
+    ConnectorInfo{"local", "experts in this process", true},
+    ConnectorInfo{"p2p", "attention to its home FFN rank; this build takes one FFN rank", true},
+    ConnectorInfo{"m2n", "attention to the owners of each row's experts; comes with the multi-rank connector",
+                  false},
+    ConnectorInfo{"auto", "p2p or m2n by row class; comes with the multi-rank connector", false},
+};
+
+}  // namespace
+
+std::span<const ConnectorInfo> connectors() {
+  return kConnectors;
+}
+
+Result<std::unique_ptr<FfnPort>> make_connector(const ConnectorOptions& options) {
+  std::string known;
+  for (const ConnectorInfo& connector : kConnectors) {
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", connector.name);
+    if (connector.name != options.name || connector.available) continue;
+    return make_error(ErrorCode::unsupported, fmt::format("connector {}: {}; use p2p with one FFN rank",
+                                                          connector.name, connector.summary));
+  }
+  if (options.name == "local") {
+    if (options.local_block == nullptr) {
+      return make_error(ErrorCode::invalid_argument, "connector local: this process holds no experts");
+    }
+    return std::make_unique<LocalFfn>(*options.local_block);
+  }
+  if (options.name == "p2p") return RemoteFfn::create(options.remote);
+  return make_error(ErrorCode::invalid_argument,
+                    fmt::format("connector \"{}\" is unknown; known are {}", options.name, known));
+}
+
+}  // namespace tandem

@@ -1,0 +1,317 @@
+// The handshake and the protocol state of a session, with clients that fit, do not fit, or do not keep to the
+// protocol.
+#include <thread>
+
+#include "afd/handshake.h"
+#include "ffn/split_testing.h"
+
+namespace tandem {
+namespace {
+
+using namespace split_testing;
+using std::chrono::milliseconds;
+
+struct Served {
+  explicit Served(const Placement& placement = {}) : ffn(placement), reference(placement) {
+    worker = std::move(*FfnWorker::create(ffn.worker_options(fresh_address("inproc")), ffn.block()));
+  }
+  SplitModel ffn, reference;
+  std::unique_ptr<FfnWorker> worker;
+};
+
+// A client that sends what it likes.
+class RawClient {
+ public:
+  RawClient(Served& served, bool handshake) : settings_(served.reference.settings()) {
+    auto connected = connect(served.worker->address(), settings_.endpoint_options(8));
+    EXPECT_TRUE(connected.has_value()) << connected.error().message;
+    endpoint_ = std::move(*connected);
+    if (!handshake) return;
+    auto opened = open_session(*endpoint_, "raw", settings_, make_identity("attention", 9),
+                               now() + std::chrono::seconds(10), stop_);
+    EXPECT_TRUE(opened.has_value()) << opened.error().message;
+    facts = *opened;
+  }
+
+  void send(Channel channel, std::span<const std::byte> bytes) {
+    auto slot = endpoint_->acquire(channel, bytes.size());
+    ASSERT_TRUE(slot.has_value()) << slot.error().message;
+    std::memcpy(slot->bytes.data(), bytes.data(), bytes.size());
+    ASSERT_TRUE(endpoint_->commit(*slot, bytes.size()).has_value());
+  }
+  // The next frame as a copy; empty when the connection ends first.
+  std::vector<std::byte> receive() {
+    const Instant limit = now() + std::chrono::seconds(20);
+    while (now() < limit) {
+      Incoming incoming;
+      if (endpoint_->poll({&incoming, 1}) == 1) {
+        const auto bytes = incoming.lease.bytes();
+        return {bytes.begin(), bytes.end()};
+      }
+      if (endpoint_->peer() != PeerState::alive) return {};
+      if (endpoint_->arm()) std::this_thread::sleep_for(milliseconds(1));
+    }
+    ADD_FAILURE() << "nothing came";
+    return {};
+  }
+  // The reason of the refusal that must come next; afterwards the connection ends.
+  std::string refusal() {
+    const auto bytes = receive();
+    const auto frame = parse_frame(bytes);
+    if (!frame) return "no frame: " + frame.error().message;
+    if (frame->header.kind != FrameKind::refuse)
+      return "no refusal but " + std::string(frame_kind_name(frame->header.kind));
+    EXPECT_TRUE(receive().empty());
+    return read_error(*frame).message;
+  }
+
+  FrameHeader header(uint32_t rows) const {
+    FrameHeader made;
+    made.kind = FrameKind::ffn_request;
+    made.session = facts.session;
+    made.incarnation = facts.incarnation;
+    made.layer = 1;
+    made.tiles = 1;
+    made.rows = made.capacity = rows;
+    return made;
+  }
+  std::vector<std::byte> request(const FrameHeader& head, int32_t first_id = 0) const {
+    const std::vector<bf16> rows(size_t{head.rows} * kHidden, to_bf16(0.5f));
+    std::vector<int32_t> ids(size_t{head.rows} * kTopK, 1);
+    if (!ids.empty()) ids[0] = first_id;
+    const std::vector<float> weights(ids.size(), 0.5f);
+    TileView tile{.header = head, .in = {DType::bf16, rows.data(), kHidden}, .routing = NoRouting{}};
+    if (settings_.gate_on_attention) tile.routing = RoutingView{ids, weights, kTopK};
+    const auto layout = request_layout(head, settings_).value();
+    std::vector<std::byte> frame(layout.total_bytes());
+    write_request(tile, layout, settings_, frame);
+    return frame;
+  }
+
+  FfnRankFacts facts;
+
+ private:
+  SplitSettings settings_;
+  std::atomic<bool> stop_{false};
+  std::unique_ptr<Endpoint> endpoint_;
+};
+
+TEST(Session, SettingsThatDifferFailTheStartAtOnceByName) {
+  Served served;
+  auto options = served.reference.remote_options(served.worker->address());
+  options.settings.model_fingerprint = 43;
+  const auto port = RemoteFfn::create(options);
+  ASSERT_FALSE(port.has_value());
+  EXPECT_EQ(port.error().code, ErrorCode::invalid_argument);
+  EXPECT_NE(port.error().message.find("model_fingerprint is"), std::string::npos) << port.error().message;
+  EXPECT_NE(port.error().message.find("000000000000002a"), std::string::npos);
+  EXPECT_NE(port.error().message.find("000000000000002b"), std::string::npos);
+  options.settings.model_fingerprint = 42;
+  EXPECT_TRUE(RemoteFfn::create(options).has_value());  // the worker serves on
+}
+
+TEST(Session, MissingExpertsStopTheStartAndAreNamed) {
+  SplitModel ffn({}), reference({});
+  auto options = ffn.worker_options(fresh_address("inproc"));
+  std::erase_if(options.pieces, [](const Piece& piece) { return piece.layer == 2 && piece.expert > 5; });
+  auto worker = FfnWorker::create(options, ffn.block());
+  const auto port = RemoteFfn::create(reference.remote_options((*worker)->address()));
+  ASSERT_FALSE(port.has_value());
+  EXPECT_NE(port.error().message.find("layer 2: experts 6-7"), std::string::npos) << port.error().message;
+}
+
+TEST(Session, EitherSideMayStartFirst) {
+  SplitModel ffn({}), reference({});
+  const std::string address = fresh_address("inproc");
+  std::unique_ptr<FfnWorker> worker;
+  std::thread later([&] {
+    std::this_thread::sleep_for(milliseconds(150));
+    worker = std::move(*FfnWorker::create(ffn.worker_options(address), ffn.block()));
+  });
+  const auto port = RemoteFfn::create(reference.remote_options(address));
+  later.join();
+  EXPECT_TRUE(port.has_value()) << port.error().message;
+}
+
+TEST(Session, WaitingForAnFfnRankEndsAndSaysForWhom) {
+  SplitModel reference({});
+  auto options = reference.remote_options("tcp://127.0.0.1:1");
+  options.start_limit = milliseconds(200);
+  const auto port = RemoteFfn::create(options);
+  ASSERT_FALSE(port.has_value());
+  EXPECT_EQ(port.error().code, ErrorCode::deadline_exceeded);
+  EXPECT_NE(port.error().message.find("tcp://127.0.0.1:1"), std::string::npos) << port.error().message;
+}
+
+TEST(Session, AWorkerWhoseBlockDoesSomethingElseIsNotCreated) {
+  SplitModel ffn({});
+  auto options = ffn.worker_options(fresh_address("inproc"));
+  options.settings.gate_on_attention = true;
+  EXPECT_NE(FfnWorker::create(options, ffn.block()).error().message.find("route"), std::string::npos);
+  options = ffn.worker_options(fresh_address("inproc"));
+  options.settings.set_dtypes(DType::bf16, SumMode::deterministic);
+  EXPECT_FALSE(FfnWorker::create(options, ffn.block()).has_value());
+  options = ffn.worker_options("tcp://256.1.1.1:70000");
+  EXPECT_FALSE(FfnWorker::create(options, ffn.block()).has_value());
+}
+
+TEST(Session, BreakingTheProtocolEndsTheSessionWithAReasonAndHurtsNobodyElse) {
+  Served served;
+  auto port = RemoteFfn::create(served.reference.remote_options(served.worker->address()));
+  ASSERT_TRUE(port.has_value()) << port.error().message;
+  const std::vector<std::byte> garbage(100, std::byte{0x47});
+  {
+    RawClient client(served, false);
+    client.send(Channel::control, garbage);
+    EXPECT_NE(client.refusal().find("magic"), std::string::npos);
+  }
+  {
+    RawClient client(served, false);
+    client.send(Channel::request, client.request(client.header(2)));
+    EXPECT_NE(client.refusal().find("ffn_request before hello"), std::string::npos);
+  }
+  {
+    RawClient client(served, true);
+    client.send(Channel::request, garbage);
+    EXPECT_NE(client.refusal().find("magic"), std::string::npos);
+  }
+  {
+    RawClient client(served, true);
+    auto frame = client.request(client.header(2));
+    frame.pop_back();
+    client.send(Channel::request, frame);
+    EXPECT_NE(client.refusal().find("arrived"), std::string::npos);
+  }
+  {
+    RawClient client(served, true);
+    FrameHeader header = client.header(2);
+    header.session ^= 1;
+    client.send(Channel::request, client.request(header));
+    EXPECT_NE(client.refusal().find("say hello again"), std::string::npos);
+  }
+  {
+    RawClient client(served, true);
+    FrameHeader header = client.header(2);
+    header.incarnation ^= 1;  // an earlier life of the rank
+    client.send(Channel::request, client.request(header));
+    EXPECT_NE(client.refusal().find("say hello again"), std::string::npos);
+  }
+  {
+    RawClient client(served, true);
+    client.send(Channel::control, client.request(client.header(2)));
+    EXPECT_NE(client.refusal().find("wrong channel"), std::string::npos);
+  }
+  {
+    RawClient client(served, true);
+    client.send(
+        Channel::request,
+        make_canary(served.reference.settings(), client.facts.session, client.facts.incarnation, 0).value());
+    EXPECT_NE(client.refusal().find("canary in an open session"), std::string::npos);
+  }
+  Work work(served.reference, 1, 9, 1);
+  ASSERT_TRUE(run_one(**port, work).has_value());
+  EXPECT_TRUE(work.output_is_exact());
+  EXPECT_EQ((*port)->stats().connections, 1u);
+  EXPECT_EQ(served.worker->stats().sessions_refused, 8u);
+}
+
+TEST(Session, AWrongValueIsRefusedByNameAndTheSessionGoesOn) {
+  Placement placement;
+  placement.gate_on_attention = true;
+  Served served(placement);
+  RawClient client(served, true);
+  const auto answer = [&](const FrameHeader& header, int32_t id) {
+    client.send(Channel::request, client.request(header, id));
+    const auto bytes = client.receive();
+    const auto frame = parse_frame(bytes).value();
+    const auto reply = read_reply(frame, served.reference.settings()).value();
+    return reply.status ? std::string("served") : reply.status.error().message;
+  };
+  EXPECT_EQ(answer(client.header(2), 7), "served");
+  EXPECT_NE(answer(client.header(2), 8).find("expert id 8"), std::string::npos);
+  EXPECT_NE(answer(client.header(2), -999999).find("expert id -999999"), std::string::npos);
+  FrameHeader dense = client.header(2);
+  dense.layer = 0;
+  EXPECT_NE(answer(dense, 0).find("layer 0 has no experts"), std::string::npos);
+  EXPECT_EQ(answer(client.header(0), 0), "served");  // no rows: answered without computing
+  EXPECT_EQ(answer(client.header(2), 0), "served");
+  const FfnStats stats = served.worker->stats();
+  EXPECT_EQ(stats.groups, 2u);
+  EXPECT_EQ(stats.zero_row_tiles, 1u);
+  EXPECT_EQ(stats.tiles_refused, 3u);
+}
+
+TEST(Session, AConnectionThatNeverSaysHelloIsDropped) {
+  SplitModel ffn({});
+  auto options = ffn.worker_options(fresh_address("inproc"));
+  options.hello_limit = milliseconds(50);
+  auto worker = FfnWorker::create(options, ffn.block());
+  auto endpoint = connect((*worker)->address(), options.settings.endpoint_options(8));
+  ASSERT_TRUE(endpoint.has_value());
+  const Instant limit = now() + std::chrono::seconds(20);
+  Incoming incoming;
+  while ((*endpoint)->peer() == PeerState::alive && now() < limit) {
+    (*endpoint)->poll({&incoming, 1});
+    if ((*endpoint)->arm()) std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_NE((*endpoint)->peer(), PeerState::alive);
+}
+
+TEST(Session, TooManyClientsAreRefusedByNumber) {
+  SplitModel ffn({}), reference({});
+  auto options = ffn.worker_options(fresh_address("inproc"));
+  options.max_sessions = 1;
+  auto worker = FfnWorker::create(options, ffn.block());
+  auto first = RemoteFfn::create(reference.remote_options((*worker)->address()));
+  ASSERT_TRUE(first.has_value());
+  auto remote = reference.remote_options((*worker)->address());
+  remote.start_limit = milliseconds(200);
+  const auto second = RemoteFfn::create(remote);
+  ASSERT_FALSE(second.has_value());
+  EXPECT_NE(second.error().message.find("max_sessions is 1"), std::string::npos) << second.error().message;
+}
+
+// A path that changes one byte of what it carries is found before any request is served.
+TEST(Session, ADamagedCanaryIsFound) {
+  SplitModel reference({});
+  const SplitSettings settings = reference.settings();
+  const std::string address = fresh_address("inproc");
+  auto listener = listen(address, settings.endpoint_options(8));
+  ASSERT_TRUE(listener.has_value());
+  std::atomic<bool> finished{false};
+  std::thread server([&] {
+    const PeerIdentity self = make_identity("ffn", 0);
+    const auto map = ExpertMap::whole(settings.map_shape(), {});
+    FfnHandshake handshake(settings, self, map.pieces(), 1);
+    std::unique_ptr<Endpoint> endpoint;
+    while (!finished.load()) {
+      std::this_thread::sleep_for(milliseconds(1));
+      if (endpoint == nullptr) {
+        endpoint = std::move(*(*listener)->accept());
+        continue;
+      }
+      Incoming incoming;
+      if (endpoint->poll({&incoming, 1}) == 0) continue;
+      const auto frame = parse_frame(incoming.lease.bytes());
+      if (!frame) continue;
+      if (frame->header.kind != FrameKind::canary) {
+        (void)handshake.on_frame(*frame, *endpoint);
+        continue;
+      }
+      auto echo = echo_canary(frame->bytes);
+      echo[5000] ^= std::byte{4};
+      const auto slot = endpoint->acquire(Channel::request, echo.size());
+      std::memcpy(slot->bytes.data(), echo.data(), echo.size());
+      (void)endpoint->commit(*slot, echo.size());
+    }
+  });
+  const auto port = RemoteFfn::create(reference.remote_options(address));
+  finished.store(true);
+  server.join();
+  ASSERT_FALSE(port.has_value());
+  EXPECT_EQ(port.error().code, ErrorCode::data_loss);
+  EXPECT_NE(port.error().message.find("changed at byte 5000"), std::string::npos) << port.error().message;
+}
+
+}  // namespace
+}  // namespace tandem
