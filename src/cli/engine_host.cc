@@ -6,12 +6,13 @@
 
 #include "afd/remote_ffn.h"
 #include "attention/attention_worker.h"
-#include "base/cpu_budget.h"
 #include "base/log.h"
 #include "checkpoint/memory_budget.h"
+#include "cli/compute.h"
 #include "cli/model_folder.h"
 #include "model/model.h"
 #include "moe/local_ffn.h"
+#include "serving/model_files.h"
 
 namespace tandem {
 namespace {
@@ -44,27 +45,9 @@ Result<uint32_t> num_blocks(const Settings& settings, const StateGroupSpec& spec
 
 }  // namespace
 
-Placement Placement::from(const Settings& settings) {
-  Placement placement;
-  placement.gate_on_attention = settings.afd.compute_gate_on_attention;
-  placement.shared_experts_on_attention = settings.shared_experts_on_attention();
-  placement.send_token_ids = settings.afd.send_token_ids;
-  placement.sum_mode = settings.engine.deterministic ? SumMode::deterministic : SumMode::plain;
-  placement.compute_dtype = settings.engine.compute_dtype == "bf16" ? DType::bf16 : DType::f32;
-  placement.reply_dtype = settings.engine.deterministic ? DType::f64 : placement.compute_dtype;
-  return placement;
-}
-
-int threads_for(const Settings& settings, int roles) {
-  if (settings.engine.threads > 0) return static_cast<int>(settings.engine.threads);
-  return std::max(1, CpuBudget::detect().threads / std::max(1, roles));
-}
-
 struct EngineHost::Impl {
   ModelConfig config;
-  const KernelTable* table = nullptr;
-  std::unique_ptr<ThreadPool> pool;
-  std::unique_ptr<KernelRunner> runner;
+  std::unique_ptr<Compute> compute;
   ModelWeights weights;
   std::unique_ptr<MoeBlock> experts;  // behind LocalFfn
   std::unique_ptr<MoeBlock> local;    // what attention runs of a MoE layer itself
@@ -79,39 +62,21 @@ struct EngineHost::Impl {
     options.held.experts = colocated;
     options.held.router = colocated || placement.gate_on_attention;
     options.held.shared_experts = colocated || placement.shared_experts_on_attention;
-    TANDEM_ASSIGN(weights, load_model_weights(settings.model, config, *table, *pool, options));
+    TANDEM_ASSIGN(weights, load_model_weights(settings.model, config, compute->table(), compute->pool(), options));
     return {};
-  }
-
-  // One block serves both uses: what it holds decides what it can run.
-  Result<std::unique_ptr<MoeBlock>> make_block(const Placement& placement, bool behind_port) {
-    MoeBlockOptions options;
-    options.routes = behind_port ? !placement.gate_on_attention : placement.gate_on_attention;
-    options.runs_shared_experts = behind_port ? !placement.shared_experts_on_attention : placement.shared_experts_on_attention;
-    options.sum_mode = placement.sum_mode;
-    options.compute_dtype = placement.compute_dtype;
-    options.reply_dtype = placement.reply_dtype;
-    const std::vector<const MoeLayerWeights*> layers = moe_layers(config, weights);
-    return MoeBlock::create(moe_shape(config), layers, options, *runner);
   }
 
   Status make_port(const Settings& settings, const Placement& placement, const std::string& ffn_address) {
     if (ffn_address.empty()) {
-      TANDEM_ASSIGN(experts, make_block(placement, true));
+      TANDEM_ASSIGN(experts, make_moe_block(config, weights, placement, /*on_attention=*/false, compute->runner()));
       port = std::make_unique<LocalFfn>(*experts);
       facts.role = "colocated";
       facts.transport = "local";
       return {};
     }
-    TANDEM_ASSIGN(const uint64_t fingerprint, model_fingerprint(settings.model));
     RemoteFfnOptions options;
     options.addresses = {ffn_address};
-    options.settings = SplitSettings::from_model(config, fingerprint);
-    options.settings.gate_on_attention = placement.gate_on_attention;
-    options.settings.shared_experts_on_attention = placement.shared_experts_on_attention;
-    options.settings.token_ids = placement.send_token_ids;
-    options.settings.set_dtypes(placement.compute_dtype, placement.sum_mode);
-    options.settings.numerics_id = table->numerics_id;
+    TANDEM_ASSIGN(options.settings, split_settings(settings.model, config, placement, compute->table()));
     options.start_limit = std::chrono::seconds(settings.afd.connect_timeout_s);
     TANDEM_ASSIGN(std::unique_ptr<RemoteFfn> remote, RemoteFfn::create(options));
     facts.role = "attention";
@@ -146,7 +111,7 @@ struct EngineHost::Impl {
     log_info("KV pool: " + std::to_string(blocks) + " blocks of " + std::to_string(group.tokens_per_block) + " tokens, " +
              bytes_text(block_pool.bytes()) + "; context " + std::to_string(context) + " tokens");
     facts.bytes_held = weights.resident_bytes + block_pool.bytes();
-    TANDEM_ASSIGN(worker, AttentionWorker::create(options, std::move(block_pool), std::move(programs), *runner, *port));
+    TANDEM_ASSIGN(worker, AttentionWorker::create(options, std::move(block_pool), std::move(programs), compute->runner(), *port));
     return {};
   }
 };
@@ -161,20 +126,17 @@ Result<std::unique_ptr<EngineHost>> EngineHost::create(const Settings& settings,
   const Placement placement = Placement::from(settings);
   const bool colocated = ffn_address.empty();
   TANDEM_ASSIGN(impl->config, read_model_config(settings.model));
-  TANDEM_ASSIGN(const std::vector<int32_t> eos_token_ids, read_eos_token_ids(settings.model, impl->config));
-  TANDEM_ASSIGN(impl->table, choose_kernel_table());
-  impl->pool = std::make_unique<ThreadPool>(threads_for(settings, roles));
-  TANDEM_ASSIGN(KernelRunner runner, KernelRunner::create(*impl->table, *impl->pool));
-  impl->runner = std::make_unique<KernelRunner>(std::move(runner));
+  TANDEM_ASSIGN(const GenerationDefaults defaults, read_generation_defaults(settings.model));
+  TANDEM_ASSIGN(impl->compute, Compute::create(threads_for(settings, roles)));
   impl->facts.pid = ::getpid();
-  impl->facts.isa = impl->table->name;
-  impl->facts.threads = impl->pool->threads();
+  impl->facts.isa = impl->compute->table().name;
+  impl->facts.threads = impl->compute->pool().threads();
   TANDEM_TRY(impl->load(settings, placement, colocated));
   if (placement.gate_on_attention || placement.shared_experts_on_attention) {
-    TANDEM_ASSIGN(impl->local, impl->make_block(placement, false));
+    TANDEM_ASSIGN(impl->local, make_moe_block(impl->config, impl->weights, placement, /*on_attention=*/true, impl->compute->runner()));
   }
   TANDEM_TRY(impl->make_port(settings, placement, ffn_address));
-  TANDEM_TRY(impl->start_worker(settings, eos_token_ids));
+  TANDEM_TRY(impl->start_worker(settings, defaults.eos_token_ids));
   return std::unique_ptr<EngineHost>(new EngineHost(std::move(impl)));
 }
 

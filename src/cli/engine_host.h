@@ -5,12 +5,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "attention/engine.h"
-#include "base/dtype.h"
 #include "cli/settings.h"
-#include "kernels/kernel_args.h"
 
 namespace tandem {
 
@@ -25,20 +22,6 @@ struct RankFacts {
   std::string isa;
   int64_t threads = 0;
 };
-
-// Where the halves of a layer run, and in which numbers. Derived from settings; the same on both roles.
-struct Placement {
-  bool gate_on_attention = false;
-  bool shared_experts_on_attention = false;
-  bool send_token_ids = false;
-  SumMode sum_mode = SumMode::plain;
-  DType compute_dtype = DType::bf16;
-  DType reply_dtype = DType::bf16;
-  static Placement from(const Settings& settings);
-};
-
-// Threads of a process that shares the machine with `roles` - 1 others like it.
-int threads_for(const Settings& settings, int roles);
 
 class EngineHost {
  public:

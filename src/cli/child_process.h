@@ -1,0 +1,37 @@
+// ChildProcess: another process of this binary that ends with its parent, and whose standard output is read line by line.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+
+namespace tandem {
+
+class ChildProcess {
+ public:
+  // Runs this binary with `arguments`. The child is killed when the parent dies, however it dies.
+  static Result<ChildProcess> start(const std::vector<std::string>& arguments);
+  ChildProcess() = default;
+  ChildProcess(ChildProcess&& other) noexcept { *this = std::move(other); }
+  ChildProcess& operator=(ChildProcess&& other) noexcept;
+  // Ends the child (SIGTERM, then SIGKILL after a second) and waits for it.
+  ~ChildProcess();
+
+  pid_t pid() const { return pid_; }
+  // The next line of its standard output. unavailable, with the exit status, when it has ended; deadline_exceeded.
+  Result<std::string> read_line(Duration limit);
+  // Whether it still runs.
+  bool alive();
+
+ private:
+  pid_t pid_ = -1;
+  int out_fd_ = -1;
+  int exit_status_ = -1;
+  std::string pending_;
+};
+
+}  // namespace tandem

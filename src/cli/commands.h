@@ -1,0 +1,21 @@
+// What runs behind each command. Each returns the exit status, or the error that is printed as one line.
+#pragma once
+
+#include "cli/settings.h"
+
+namespace tandem {
+
+Result<int> run_serve(Settings& settings);
+Result<int> run_attention(Settings& settings);
+Result<int> run_ffn(Settings& settings);
+Result<int> run_up(Settings& settings);
+Result<int> run_generate(Settings& settings);
+Result<int> run_eval_gsm8k(Settings& settings);
+Result<int> run_eval_parity(Settings& settings);
+Result<int> run_bench_kernels(Settings& settings);
+Result<int> run_bench_transport(Settings& settings);
+Result<int> run_inspect(Settings& settings);
+Result<int> run_doctor(Settings& settings);
+Result<int> run_configuration(Settings& settings);
+
+}  // namespace tandem

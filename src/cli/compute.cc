@@ -1,0 +1,58 @@
+#include "cli/compute.h"
+
+#include <algorithm>
+
+#include "base/cpu_budget.h"
+
+namespace tandem {
+
+Placement Placement::from(const Settings& settings) {
+  Placement placement;
+  placement.gate_on_attention = settings.afd.compute_gate_on_attention;
+  placement.shared_experts_on_attention = settings.shared_experts_on_attention();
+  placement.send_token_ids = settings.afd.send_token_ids;
+  placement.sum_mode = settings.engine.deterministic ? SumMode::deterministic : SumMode::plain;
+  placement.compute_dtype = settings.engine.compute_dtype == "bf16" ? DType::bf16 : DType::f32;
+  placement.reply_dtype = settings.engine.deterministic ? DType::f64 : placement.compute_dtype;
+  return placement;
+}
+
+int threads_for(const Settings& settings, int roles) {
+  if (settings.engine.threads > 0) return static_cast<int>(settings.engine.threads);
+  return std::max(1, CpuBudget::detect().threads / std::max(1, roles));
+}
+
+Result<std::unique_ptr<Compute>> Compute::create(int threads) {
+  TANDEM_ASSIGN(const KernelTable* table, choose_kernel_table());
+  std::unique_ptr<Compute> compute(new Compute(threads));
+  TANDEM_ASSIGN(KernelRunner runner, KernelRunner::create(*table, compute->pool_));
+  compute->runner_ = std::make_unique<KernelRunner>(std::move(runner));
+  return compute;
+}
+
+Result<std::unique_ptr<MoeBlock>> make_moe_block(const ModelConfig& config, const ModelWeights& weights,
+                                                 const Placement& placement, bool on_attention, KernelRunner& runner) {
+  MoeBlockOptions options;
+  options.routes = on_attention == placement.gate_on_attention;
+  options.runs_shared_experts = on_attention == placement.shared_experts_on_attention;
+  options.sum_mode = placement.sum_mode;
+  options.compute_dtype = placement.compute_dtype;
+  options.reply_dtype = placement.reply_dtype;
+  const std::vector<const MoeLayerWeights*> layers = moe_layers(config, weights);
+  return MoeBlock::create(moe_shape(config), layers, options, runner);
+}
+
+Result<SplitSettings> split_settings(const std::string& model_path, const ModelConfig& config, const Placement& placement,
+                                     const KernelTable& table) {
+  TANDEM_ASSIGN(const uint64_t fingerprint, model_fingerprint(model_path));
+  SplitSettings settings = SplitSettings::from_model(config, fingerprint);
+  settings.gate_on_attention = placement.gate_on_attention;
+  settings.shared_experts_on_attention = placement.shared_experts_on_attention;
+  settings.token_ids = placement.send_token_ids;
+  settings.set_dtypes(placement.compute_dtype, placement.sum_mode);
+  settings.numerics_id = table.numerics_id;
+  TANDEM_TRY(settings.validate());
+  return settings;
+}
+
+}  // namespace tandem

@@ -1,0 +1,49 @@
+// What both roles of a process build from the same settings: the kernels with their threads, the MoE block of a side, and
+// the settings that the handshake compares.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "afd/split_settings.h"
+#include "cli/settings.h"
+#include "model/model.h"
+#include "moe/moe_block.h"
+
+namespace tandem {
+
+// Where the halves of a layer run, and in which numbers. Derived from settings; the same on both roles.
+struct Placement {
+  bool gate_on_attention = false;
+  bool shared_experts_on_attention = false;
+  bool send_token_ids = false;
+  SumMode sum_mode = SumMode::plain;
+  DType compute_dtype = DType::bf16;
+  DType reply_dtype = DType::bf16;
+  static Placement from(const Settings& settings);
+};
+
+// Threads of a process that shares the machine with `roles` - 1 others like it.
+int threads_for(const Settings& settings, int roles);
+
+class Compute {
+ public:
+  static Result<std::unique_ptr<Compute>> create(int threads);
+  const KernelTable& table() const { return runner_->table(); }
+  ThreadPool& pool() { return pool_; }
+  KernelRunner& runner() { return *runner_; }
+
+ private:
+  explicit Compute(int threads) : pool_(threads) {}
+  ThreadPool pool_;
+  std::unique_ptr<KernelRunner> runner_;
+};
+
+// The block of one side: on attention it runs what attention keeps of a MoE layer, otherwise the experts with the rest.
+Result<std::unique_ptr<MoeBlock>> make_moe_block(const ModelConfig& config, const ModelWeights& weights,
+                                                 const Placement& placement, bool on_attention, KernelRunner& runner);
+
+Result<SplitSettings> split_settings(const std::string& model_path, const ModelConfig& config, const Placement& placement,
+                                     const KernelTable& table);
+
+}  // namespace tandem

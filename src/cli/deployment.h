@@ -1,0 +1,34 @@
+// Deployment: an xAyF on this host, as `up`, `generate` and `eval` start it: the attention role in this process and its
+// FFN rank in a child process (shm, tcp) or in threads (inproc); or colocated. Ends what it started.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/engine_host.h"
+
+namespace tandem {
+
+class Deployment {
+ public:
+  // settings.up: how many ranks, and the transport.
+  static Result<std::unique_ptr<Deployment>> start(const Settings& settings);
+  ~Deployment();
+
+  Engine& engine();
+  std::vector<RankFacts> ranks() const;
+
+ private:
+  struct Impl;
+  explicit Deployment(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// A table for a person, and the same as JSON text (an array).
+std::string rank_table(const std::vector<RankFacts>& ranks);
+std::string rank_json(const std::vector<RankFacts>& ranks);
+std::string rank_json(const RankFacts& rank);
+Result<RankFacts> parse_rank_json(const std::string& text);
+
+}  // namespace tandem

@@ -1,0 +1,70 @@
+#include "cli/ffn_host.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "afd/topology.h"
+#include "cli/compute.h"
+#include "cli/model_folder.h"
+#include "ffn/ffn_worker.h"
+#include "model/model.h"
+
+namespace tandem {
+
+struct FfnHost::Impl {
+  ModelConfig config;
+  std::unique_ptr<Compute> compute;
+  ModelWeights weights;
+  std::unique_ptr<MoeBlock> block;
+  std::unique_ptr<FfnWorker> worker;  // last: it stops before what it uses goes
+  RankFacts facts;
+};
+
+FfnHost::FfnHost(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+FfnHost::~FfnHost() = default;
+const RankFacts& FfnHost::facts() const { return impl_->facts; }
+void FfnHost::stop(Duration drain_limit) { impl_->worker->stop(drain_limit); }
+
+std::string FfnHost::report() const {
+  const FfnStats stats = impl_->worker->stats();
+  const auto per_group = [&](uint64_t count) { return stats.groups == 0 ? 0.0 : static_cast<double>(count) / static_cast<double>(stats.groups); };
+  char text[256];
+  std::snprintf(text, sizeof(text), "%llu rows in %llu tiles, %llu groups of %.1f rows and %.2f clients; computed %.1f s decode, %.1f s prefill",
+                static_cast<unsigned long long>(stats.rows), static_cast<unsigned long long>(stats.tiles),
+                static_cast<unsigned long long>(stats.groups), per_group(stats.rows), per_group(stats.clients_in_groups),
+                static_cast<double>(stats.decode_us) * 1e-6, static_cast<double>(stats.prefill_us) * 1e-6);
+  return text;
+}
+
+Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const std::string& address, int roles) {
+  auto impl = std::make_unique<Impl>();
+  const Placement placement = Placement::from(settings);
+  TANDEM_ASSIGN(impl->config, read_model_config(settings.model));
+  TANDEM_ASSIGN(impl->compute, Compute::create(threads_for(settings, roles)));
+
+  LoadOptions load;
+  load.compute_dtype = placement.compute_dtype;
+  load.held.attention = false;
+  load.held.router = !placement.gate_on_attention;
+  load.held.shared_experts = !placement.shared_experts_on_attention;
+  TANDEM_ASSIGN(impl->weights, load_model_weights(settings.model, impl->config, impl->compute->table(), impl->compute->pool(), load));
+  TANDEM_ASSIGN(impl->block, make_moe_block(impl->config, impl->weights, placement, /*on_attention=*/false, impl->compute->runner()));
+
+  FfnWorkerOptions options;
+  options.listen_address = address;
+  TANDEM_ASSIGN(options.settings, split_settings(settings.model, impl->config, placement, impl->compute->table()));
+  options.pieces = held_pieces(moe_layers(impl->config, impl->weights), impl->config.moe_intermediate_size, {0, 0});
+  TANDEM_ASSIGN(impl->worker, FfnWorker::create(options, *impl->block));
+
+  impl->facts.role = "ffn";
+  impl->facts.pid = ::getpid();
+  impl->facts.address = impl->worker->address();
+  impl->facts.transport = impl->facts.address.substr(0, impl->facts.address.find(':'));
+  impl->facts.bytes_held = impl->weights.resident_bytes;
+  impl->facts.isa = impl->compute->table().name;
+  impl->facts.threads = impl->compute->pool().threads();
+  return std::unique_ptr<FfnHost>(new FfnHost(std::move(impl)));
+}
+
+}  // namespace tandem
