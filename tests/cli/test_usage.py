@@ -1,0 +1,88 @@
+"""Bad input on the command line: status 2 and one line that says what would do."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = os.environ.get("TANDEM_BINARY", str(ROOT / "build" / "tandem"))
+ARITH = str(ROOT / "models" / "arith")
+
+
+def run(*arguments, env=None):
+    return subprocess.run([BINARY, *arguments], capture_output=True, text=True, timeout=60, env={**os.environ, **(env or {})})
+
+
+REFUSED = [
+    (["serve", "--model", ARITH, "--prot", "1"], "--prot"),
+    (["serve", "--model", ARITH, "--port", "x"], "serving.port: 'x' is not a whole number in 0..65535"),
+    (["serve", "--model", ARITH, "--port", "65536"], "serving.port: 65536 is not in 0..65535"),
+    (["serve", "--model", "/nonexistent"], "/nonexistent does not exist"),
+    (["serve", "--model", str(ROOT / "docs")], "is not a model folder"),
+    (["serve"], "name its folder with --model"),
+    (["attention", "--model", ARITH], "afd.ffn: no address"),
+    (["up", "--model", ARITH, "--ffn", "2"], "up.ffn: 2 is not supported"),
+    (["up", "--model", ARITH, "--connector", "m2n"], "afd.connector: m2n is not supported"),
+    (["up", "--model", ARITH, "--transport", "carrier-pigeon"], "up.transport: 'carrier-pigeon' is not one of"),
+    (["ffn", "--model", ARITH, "--listen", "tcp://0.0.0.0:0"], "--insecure"),
+    (["ffn", "--model", ARITH, "--listen", "smoke://x"], "smoke"),
+    (["generate", "--model", ARITH], "one of --prompt and --prompts-file"),
+    (["eval", "gsm8k", "--model", ARITH], "--data"),
+    (["eval", "gsm8k", "--model", ARITH, "--data", "/nonexistent"], "/nonexistent"),
+    (["inspect", str(ROOT / "README.md")], "README.md"),
+    (["frobnicate"], "frobnicate"),
+    ([], "subcommand"),
+]
+
+
+@pytest.mark.parametrize("arguments,expected", REFUSED, ids=[" ".join(a)[-50:] for a, _ in REFUSED])
+def test_bad_usage_is_status_2_and_one_line(arguments, expected):
+    done = run(*arguments)
+    assert done.returncode == 2, (done.returncode, done.stderr)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("tandem:")]
+    assert len(lines) == 1 and expected in lines[0], done.stderr
+
+
+def test_environment_and_file_are_read_and_named(tmp_path):
+    done = run("serve", "--model", ARITH, env={"TANDEM_PORT": "x"})
+    assert done.returncode == 2 and "TANDEM_PORT: serving.port" in done.stderr
+    config = tmp_path / "tandem.yaml"
+    config.write_text("serving:\n  port: 80\n  porrt: 81\n")
+    done = run("serve", "--config", str(config))
+    assert done.returncode == 2 and "line 3: unknown key 'serving.porrt'; did you mean 'serving.port'?" in done.stderr
+    config.write_text("afd:\n  execution: graph\n")
+    done = run("serve", "--config", str(config), "--model", ARITH)
+    assert done.returncode == 2 and "afd.execution: graph is not supported" in done.stderr
+
+
+def test_a_taken_port_is_named():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run("serve", "--model", ARITH, "--port", str(port))
+        assert done.returncode != 0
+        assert str(port) in done.stderr.splitlines()[-1]
+
+
+def test_help_teaches():
+    for arguments in (["--help"], ["serve", "--help"], ["eval", "gsm8k", "--help"]):
+        done = run(*arguments)
+        assert done.returncode == 0 and "--" in done.stdout
+    assert "Example:" in run("ffn", "--help").stdout
+    assert run("--version").stdout.startswith("tandem ")
+
+
+def test_json_documents_parse():
+    facts = json.loads(run("inspect", ARITH, "--json").stdout)
+    assert facts
+    findings = json.loads(run("doctor", "--json", "--port", "0").stdout)
+    assert {finding["subject"] for finding in findings} >= {"ISA", "threads", "huge pages", "/dev/shm", "port"}
+
+
+def test_the_configuration_reference_is_current():
+    assert run("configuration").stdout == (ROOT / "docs" / "configuration.md").read_text()

@@ -1,0 +1,79 @@
+"""Split equals colocated, bit for bit: in deterministic mode the logits of 32 prompts hash to the same value in every
+placement, over every transport, batched and one by one."""
+
+import itertools
+import json
+import os
+import pathlib
+import random
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = os.environ.get("TANDEM_BINARY", str(ROOT / "build" / "tandem"))
+MODELS = {
+    "arith": ROOT / "models" / "arith",
+    **{name: ROOT / "tests" / "fixtures" / name for name in ("deepseek_v2", "deepseek_v3", "qwen3_moe", "mixtral", "granitemoe")},
+}
+PLACEMENTS = list(itertools.product(("inproc", "shm", "tcp"), (False, True), (False, True)))
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory):
+    """One file of 32 prompts of different lengths for each model."""
+    files = {}
+    for name, folder in MODELS.items():
+        vocab = json.loads((folder / "config.json").read_text())["vocab_size"]
+        rng = random.Random(7)
+        path = tmp_path_factory.mktemp("prompts") / f"{name}.jsonl"
+        with path.open("w") as file:
+            for length in list(range(1, 25)) + [31, 32, 33, 40, 47, 48, 49, 64]:
+                print(json.dumps({"prompt_ids": [rng.randrange(vocab) for _ in range(length)]}), file=file)
+        files[name] = path
+    return files
+
+
+def generate(model, prompts, *flags):
+    command = [BINARY, "generate", "--model", str(MODELS[model]), "--prompts-file", str(prompts[model]), "--deterministic",
+               "--json", "--ignore-eos", "--max-tokens", "6", "--max-context-tokens", "96", "--max-num-batched-tokens", "48",
+               "--log-level", "warning", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def colocated(prompts):
+    return {model: generate(model, prompts) for model in MODELS}
+
+
+def outcome(document):
+    return [(answer["tokens"], answer["logits_hash"]) for answer in document["answers"]]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_colocated_is_independent_of_batching_and_threads(model, prompts, colocated):
+    assert len(colocated[model]["answers"]) == 32
+    assert len({answer["logits_hash"] for answer in colocated[model]["answers"]}) > 16, "the hash must depend on the prompt"
+    for flags in (["--one-by-one"], ["--threads", "1"], ["--max-num-batched-tokens", "7", "--max-num-seqs", "3"]):
+        assert outcome(generate(model, prompts, *flags)) == outcome(colocated[model]), flags
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("transport,gate,shared", PLACEMENTS)
+def test_split_equals_colocated(model, transport, gate, shared, prompts, colocated):
+    flags = ["--ffn", "1", "--transport", transport]
+    flags += ["--compute-gate-on-attention=" + str(gate).lower(), "--compute-shared-experts-on-attention=" + str(shared).lower()]
+    for batching in ([], ["--one-by-one"]):
+        split = generate(model, prompts, *flags, *batching)
+        assert [rank["role"] for rank in split["ranks"]] == ["attention", "ffn"]
+        assert split["ranks"][1]["transport"] == transport
+        assert outcome(split) == outcome(colocated[model])
+        assert split["logits_hash"] == colocated[model]["logits_hash"]
+
+
+@pytest.mark.parametrize("transport", ("shm", "tcp"))
+def test_token_ids_as_payload_change_nothing(transport, prompts, colocated):
+    split = generate("deepseek_v3", prompts, "--ffn", "1", "--transport", transport, "--send-token-ids")
+    assert outcome(split) == outcome(colocated["deepseek_v3"])
