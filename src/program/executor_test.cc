@@ -206,6 +206,31 @@ TEST_F(ExecutorTest, ARequestSaysWhatItCarries) {
   EXPECT_TRUE(std::holds_alternative<NoRouting>(request.routing));
 }
 
+TEST_F(ExecutorTest, TokenIdsTravelBesideTheActivationWhenThePortWantsThem) {
+  FfnTraits traits = float_traits();
+  traits.wants_token_ids = true;
+  ScriptedPort port(traits, {.polls_until_reply = 1});
+  Executor executor(kernels_, port);
+  ProgramBuilder builder = ProgramBuilder::create({8, 8}, traits).value();
+  const Tensor sent = builder.tensor("sent", DType::f32, kHidden);
+  const Tensor reply = builder.tensor("reply", DType::f32, kHidden);
+  const Tensor logits = builder.tensor("logits", DType::f32, kHidden, TensorRows::logits);
+  builder.append(
+      submit("submit", {.in = sent, .ids = {}, .weights = {}, .sends_token_ids = true, .out = reply}));
+  builder.append(collect("collect"));
+  const auto lane = executor.create_lane(builder.finish(logits).value(), 0).value();
+  const Batch batch({3, 1}, {});
+  port.hold(true);
+  ASSERT_TRUE(executor.start(*lane, batch.step));
+  ASSERT_EQ(executor.advance(*lane).state, AdvanceState::waiting);
+  ASSERT_EQ(port.in_flight().size(), 1u);
+  const auto* ids = std::get_if<TokenIds>(&port.in_flight()[0].request.routing);
+  ASSERT_NE(ids, nullptr);
+  EXPECT_TRUE(std::ranges::equal(ids->ids, batch.tokens));
+  port.hold(false);
+  EXPECT_EQ(executor.advance(*lane).state, AdvanceState::done);
+}
+
 TEST_F(ExecutorTest, AFailedReplyEndsTheStepWithItsMessage) {
   use({.factor = 1.0f, .fail_at_reply = 1});
   const auto a = lane(0);

@@ -34,7 +34,7 @@ OperationPtr rms_norm(std::string name, const RmsNormSpec& spec) {
     args.in = step.data<float>(spec.in, spec.in_column);
     args.in_outer_stride = spec.in.cols;
     args.in_inner_stride = spec.cols;
-    args.out = step.out(spec.out);
+    args.out = step.out(spec.out, spec.out_column);
     args.out_inner_stride = spec.cols;
     args.weight = spec.weight.data();
     args.outer = step.rows(spec.in);

@@ -31,6 +31,7 @@ struct RmsNormSpec {
   std::span<const float> weight;  // [cols]
   float epsilon = 1e-6f;
   Tensor out;  // any dtype: rounded once; heads `cols` apart
+  uint32_t out_column = 0;
 };
 OperationPtr rms_norm(std::string name, const RmsNormSpec& spec);
 

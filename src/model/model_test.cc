@@ -1,0 +1,146 @@
+// What a model says of itself, and what it refuses to build, by name.
+#include "model/model.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "model/model_test_support.h"
+
+namespace tandem::test {
+namespace {
+
+// Everything that `build` needs, for one fixture.
+struct Parts {
+  explicit Parts(const char* family, DType dtype = DType::bf16) : loaded(load_fixture(family, dtype)) {
+    const PagedKvLayout& layout = loaded.model->kv_layout();
+    memory = OwnedBuffer::allocate(layout.block_bytes()).value();
+    caches.assign(loaded.config.num_layers,
+                  {memory.data(), layout.block_bytes(), layout.tokens_per_block, layout.dtype});
+  }
+  std::unique_ptr<MoeBlock> block(const MoeBlockOptions& options) {
+    return MoeBlock::create(moe_shape(loaded.config), moe_layers(loaded.config, *loaded.weights), options,
+                            kernels())
+        .value();
+  }
+  void refuses(const FfnTraits& traits, MoeBlock* local, const std::string& part,
+               ProgramShape shape = {4, 4}) {
+    const auto program = loaded.model->build(shape, traits, caches, local);
+    ASSERT_FALSE(program) << part;
+    EXPECT_EQ(program.error().code, ErrorCode::invalid_argument);
+    EXPECT_NE(program.error().message.find(part), std::string::npos) << program.error().message;
+  }
+
+  TestModel loaded;
+  OwnedBuffer memory;
+  std::vector<KvCacheView> caches;
+};
+
+FfnTraits traits(bool routes, bool runs_shared) {
+  FfnTraits out;
+  out.routes = routes;
+  out.runs_shared_experts = runs_shared;
+  return out;
+}
+
+TEST(ModelState, OnePagedGroupWithTheBytesOfItsLayout) {
+  const Parts mla("deepseek_v3");
+  ASSERT_EQ(mla.loaded.model->state_groups().size(), 1u);
+  const StateGroupSpec& latent = mla.loaded.model->state_groups()[0];
+  EXPECT_EQ(latent.kind, StateKind::paged);
+  EXPECT_EQ(latent.tokens_per_block, kTokensPerBlock);
+  EXPECT_EQ(latent.num_layers, 3u);
+  EXPECT_EQ(latent.bytes_per_block, 16u * (32 + 16) * 2);  // latent and rotated key, bf16
+
+  const Parts gqa("qwen3_moe", DType::f32);
+  const StateGroupSpec& paged = gqa.loaded.model->state_groups()[0];
+  EXPECT_EQ(paged.bytes_per_block, 16u * 2 * 2 * 16 * 4);  // keys and values of 2 heads of 16, float32
+  EXPECT_EQ(paged.dtype, DType::f32);
+}
+
+TEST(ModelBuild, TheTraitsDecideWhichOperationsThereAre) {
+  Parts parts("deepseek_v3");
+  const auto count = [&](const FfnTraits& traits, MoeBlock* local, const std::string& suffix) {
+    const auto program = parts.loaded.model->build({4, 4}, traits, parts.caches, local).value();
+    size_t found = 0;
+    for (const OperationPtr& operation : program->operations())
+      found += operation->name().ends_with(suffix) ? 1 : 0;
+    return found;
+  };
+  const auto block = parts.block({});
+  EXPECT_EQ(count(traits(true, true), nullptr, ".route"), 0u);
+  EXPECT_EQ(count(traits(true, true), nullptr, ".shared"), 0u);
+  EXPECT_EQ(count(traits(true, true), nullptr, ".submit"), 2u);  // layer 0 is dense
+  EXPECT_EQ(count(traits(false, true), block.get(), ".route"), 2u);
+  EXPECT_EQ(count(traits(false, true), block.get(), ".shared"), 0u);
+  EXPECT_EQ(count(traits(true, false), block.get(), ".shared"), 2u);
+  // Shared experts stand inside the exchange.
+  const auto program =
+      parts.loaded.model->build({4, 4}, traits(false, false), parts.caches, block.get()).value();
+  std::vector<std::string> names;
+  for (const OperationPtr& operation : program->operations()) {
+    if (operation->name().starts_with("layers.1.moe.")) names.push_back(operation->name().substr(13));
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"route", "submit", "shared", "collect", "residual"}));
+}
+
+TEST(ModelBuild, RefusesByName) {
+  Parts parts("deepseek_v3");
+  const auto block = parts.block({});
+  parts.refuses(traits(false, true), nullptr, "the gate is on attention");
+  parts.refuses(traits(true, false), nullptr, "the shared experts are on attention");
+  parts.refuses(traits(true, true), nullptr, "capacity is 0", {0, 0});
+  FfnTraits wide = traits(true, true);
+  wide.activation_dtype = DType::f32;
+  parts.refuses(wide, nullptr, "take f32 activations and attention computes in bf16");
+  FfnTraits deterministic = traits(true, false);
+  deterministic.reply_dtype = DType::f64;
+  deterministic.sum_mode = SumMode::deterministic;
+  parts.refuses(deterministic, block.get(), "give bf16 and the experts reply in f64");
+  FfnTraits reply = traits(true, true);
+  reply.reply_dtype = DType::i8;
+  parts.refuses(reply, nullptr, "replies of i8");
+  FfnTraits both = traits(false, true);
+  both.wants_token_ids = true;
+  parts.refuses(both, block.get(), "token ids beside a routing");
+
+  Parts other("mixtral");
+  const KvCacheView right = other.caches[1];
+  other.caches[1].tokens_per_block = 32;
+  other.refuses(traits(true, true), nullptr, "the cache of layer 1 has blocks of 32 tokens");
+  other.caches[1] = right;
+  other.caches[1].dtype = DType::f32;
+  other.refuses(traits(true, true), nullptr, "the cache of layer 1");
+  other.caches.pop_back();
+  other.refuses(traits(true, true), nullptr, "2 caches for 3 layers");
+}
+
+TEST(ModelBuild, AModelWithoutSharedExpertsNeedsNoBlockForThem) {
+  Parts parts("mixtral");
+  EXPECT_TRUE(parts.loaded.model->build({4, 4}, traits(true, false), parts.caches, nullptr));
+}
+
+TEST(ModelCreate, NamesAWeightThatIsAbsentOrHasAnotherShape) {
+  const auto refused = [](TestModel& loaded, const std::string& part) {
+    const auto model = Model::create(loaded.config, *loaded.weights);
+    ASSERT_FALSE(model) << part;
+    EXPECT_NE(model.error().message.find(part), std::string::npos) << model.error().message;
+  };
+  TestModel loaded = load_fixture("deepseek_v3", DType::bf16);
+  const ModelWeights& whole = *loaded.weights;
+  PackedWeight& q_b = loaded.weights->layers[1].attention.q_b;
+  q_b.rows -= 1;
+  refused(loaded, "layers.1.q_b is [127, 24] where the configuration needs [128, 24]");
+  q_b.rows += 1;
+  loaded.weights->layers[2].attention.kv_a_norm.clear();
+  refused(loaded, "layers.2.kv_a_norm is 0 values");
+  loaded.weights->layers[2].attention.kv_a_norm = whole.layers[1].attention.kv_a_norm;
+  loaded.weights->layers[0].attention.value_absorb.pop_back();
+  refused(loaded, "layers.0.value_absorb is 3 heads");
+  loaded.weights->layers[0].dense.down = {};
+  loaded.weights->layers[0].attention.value_absorb = whole.layers[1].attention.value_absorb;
+  refused(loaded, "layers.0.mlp.down is absent");
+}
+
+}  // namespace
+}  // namespace tandem::test
