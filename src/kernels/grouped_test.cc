@@ -191,6 +191,40 @@ TEST_P(GroupedTest, BitsDoNotDependOnGroupingOrThreads) {
   }
 }
 
+// Gates far beyond where e^x overflows or vanishes, and special values: silu must end where its limit is.
+TEST_P(GroupedTest, ExtremeGates) {
+  const float gates[] = {200.0f, -200.0f, 88.5f, -88.5f,    100.0f, -100.0f,
+                         1e38f,  -1e38f,  0.0f,  kInfinity, kNan};
+  const uint32_t rows = std::size(gates);
+  // One column: the gate is x itself and the linear factor half of it.
+  Tensor source(DType::f32, 2 * 16, 1.0f);
+  for (uint32_t i = 16; i < 32; ++i) source.set(i, 0.5f);
+  const TestWeight weight = pack(table(), PackFormat::f32, PackArrangement::gate_up, 32, 1, source);
+  Tensor in(DType::f32, rows), out(DType::f32, rows * 16);
+  std::vector<uint32_t> identity(rows);
+  std::iota(identity.begin(), identity.end(), 0u);
+  for (uint32_t r = 0; r < rows; ++r) in.set(r, gates[r]);
+  const ExpertGroup group{&weight.weight, nullptr, identity.data(), identity.data(), rows};
+  GroupedGateUpArgs args;
+  args.groups = {&group, 1};
+  args.in = in.view(1);
+  args.intermediate = out.out(16);
+  run(table(), table().grouped_gate_up, args);
+  for (uint32_t r = 0; r < rows; ++r) {
+    const double gate = gates[r], expected = gate / (1 + std::exp(-gate)) * (gate * 0.5);
+    for (uint32_t i = 0; i < 16; ++i) {
+      const float value = out.get(r * 16 + i);
+      if (std::isnan(expected)) {
+        EXPECT_TRUE(std::isnan(value)) << gate;
+      } else if (std::fabs(expected) > 3.4e38) {
+        EXPECT_EQ(value, kInfinity) << gate;
+      } else {
+        EXPECT_NEAR(value, expected, 1e-6 * std::fabs(expected) + 1e-34) << gate;
+      }
+    }
+  }
+}
+
 TEST_P(GroupedTest, EmptyGroupsMakeNoTask) {
   std::vector<Expert> experts;
   experts.push_back(make_expert(table(), PackFormat::f32, 16, 16, 1));

@@ -7,8 +7,11 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <map>
+#include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/bf16.h"
@@ -90,11 +93,17 @@ inline DType activation_dtype(PackFormat format) {
   return format == PackFormat::f32 ? DType::f32 : DType::bf16;
 }
 
+// Runs on a pool that lives on, so that the scratch holds what the last kernel left there.
 template <class Args>
 void run(const KernelTable& table, const Kernel<Args>& kernel, const Args& args, int threads = 1) {
-  ThreadPool pool(threads);
-  auto runner = KernelRunner::create(table, pool);
-  ASSERT_TRUE(runner.has_value()) << runner.error().message;
+  static std::map<std::pair<const KernelTable*, int>, std::unique_ptr<KernelRunner>> runners;
+  static ThreadPool pools[2] = {ThreadPool(1), ThreadPool(2)};
+  std::unique_ptr<KernelRunner>& runner = runners[{&table, threads}];
+  if (runner == nullptr) {
+    auto created = KernelRunner::create(table, pools[threads - 1]);
+    ASSERT_TRUE(created.has_value()) << created.error().message;
+    runner = std::make_unique<KernelRunner>(std::move(*created));
+  }
   runner->run(kernel, args);
 }
 

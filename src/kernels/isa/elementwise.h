@@ -179,7 +179,7 @@ inline void residual_add_run(const ResidualAddArgs& args, size_t task, std::byte
         break;
       default:
         add_row(static_cast<const uint16_t*>(args.first), static_cast<const uint16_t*>(args.second),
-                widen_bf16);
+                [](uint16_t bits) { return widen_bf16(bits); });
         break;
     }
   });
