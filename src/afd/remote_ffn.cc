@@ -27,6 +27,8 @@ constexpr Duration kLongestConnect = std::chrono::seconds(1);  // stopping waits
 constexpr Duration kWaitingLogInterval = std::chrono::seconds(10);
 constexpr Duration kRefusedRetryInterval =
     std::chrono::seconds(1);  // a peer that does not fit: its operator acts, not we
+constexpr Duration kGiveUpInterval =
+    milliseconds(50);  // how soon a start notices that it is not wanted any more
 constexpr size_t kReceiveBatch = 16;
 constexpr uint32_t kMaxRows = uint32_t{UINT16_MAX} * kMaxTileRows;  // tiles are numbered in 16 bits
 
@@ -409,7 +411,12 @@ Result<std::unique_ptr<RemoteFfn>> RemoteFfn::create(const RemoteFfnOptions& opt
   const auto settled = [&] {
     return state.link != Impl::Link::down || (state.failed_attempts > 0 && is_final(state.reason.code));
   };
-  if (!state.changed.wait_until(lock, limit, settled)) {
+  while (!state.changed.wait_for(lock, kGiveUpInterval, settled)) {
+    if (options.give_up != nullptr && options.give_up->load()) {
+      return make_error(ErrorCode::cancelled,
+                        fmt::format("stopped while waiting for {}", state.reason.message));
+    }
+    if (now() < limit) continue;
     return make_error(
         ErrorCode::deadline_exceeded,
         fmt::format("no FFN rank within {} s: {}",

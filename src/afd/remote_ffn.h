@@ -8,6 +8,7 @@
 // full handshake is tried every `reconnect_interval`; when it stands, requests are taken again.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -28,6 +29,7 @@ struct RemoteFfnOptions {
   uint32_t max_in_flight = 256;    // requests; `submit` answers would_block beyond
   // How long `create` waits for FFN ranks: they load most of the weights and may be started later.
   Duration start_limit = std::chrono::minutes(30);
+  const std::atomic<bool>* give_up = nullptr;  // set by a signal handler, say: ends the waiting (cancelled)
   Duration handshake_limit = std::chrono::seconds(5);  // each connection; a handshake is four small messages
   Duration reconnect_interval = std::chrono::milliseconds(100);
   // A request without a deadline of its own fails when the peer lives but has answered nothing at all for

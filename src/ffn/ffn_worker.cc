@@ -52,10 +52,12 @@ Status check_block(const SplitSettings& settings, const MoeBlock& block) {
 }  // namespace
 
 struct FfnWorker::Impl {
-  Impl(const FfnWorkerOptions& given, MoeRun compute_rows, std::unique_ptr<Listener> socket, Poller io_poller)
+  Impl(const FfnWorkerOptions& given, MoeRun compute_rows, const MoeBlock* counted,
+       std::unique_ptr<Listener> socket, Poller io_poller)
       : options(given),
         self(make_identity("ffn", given.rank)),
         run(std::move(compute_rows)),
+        block(counted),
         listener(std::move(socket)),
         poller(std::move(io_poller)),
         queue(given.policy) {}
@@ -89,6 +91,9 @@ struct FfnWorker::Impl {
     queue.add_served(prefill, spent);
     const std::lock_guard lock(stats_mutex);
     (prefill ? stats.prefill_us : stats.decode_us) += spent;
+    if (block == nullptr) return;
+    stats.expert_rows = block->stats().expert_rows;
+    stats.experts_read = block->stats().experts_read;
   }
 
   void merge(std::vector<WaitingTile>& group, Instant start) {
@@ -382,6 +387,7 @@ struct FfnWorker::Impl {
   const FfnWorkerOptions options;
   const PeerIdentity self;
   const MoeRun run;
+  const MoeBlock* block = nullptr;  // behind `run`, for its counts; the compute thread's
   std::unique_ptr<Listener> listener;
   Poller poller;
   TileQueue queue;
@@ -408,10 +414,16 @@ FfnWorker::~FfnWorker() {
 
 Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& options, MoeBlock& block) {
   TANDEM_TRY(check_block(options.settings, block));
-  return create(options, [&block](const MoeRequest& request) { return block.run(request); });
+  return create(
+      options, [&block](const MoeRequest& request) { return block.run(request); }, &block);
 }
 
 Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& options, MoeRun run) {
+  return create(options, std::move(run), nullptr);
+}
+
+Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& options, MoeRun run,
+                                                     const MoeBlock* counted) {
   TANDEM_TRY(options.settings.validate());
   if (options.rank > UINT16_MAX || options.slots_per_channel == 0 || options.max_waiting_tiles == 0) {
     return make_error(ErrorCode::invalid_argument,
@@ -424,7 +436,8 @@ Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& opt
   TANDEM_ASSIGN(std::unique_ptr<Listener> listener, listen(options.listen_address, endpoint));
   TANDEM_ASSIGN(Poller poller, Poller::create());
   TANDEM_TRY(poller.add(listener->fd(), kListenerKey));
-  auto impl = std::make_unique<Impl>(options, std::move(run), std::move(listener), std::move(poller));
+  auto impl =
+      std::make_unique<Impl>(options, std::move(run), counted, std::move(listener), std::move(poller));
   const uint32_t max_rows =
       std::max({options.policy.max_decode_rows, options.policy.max_prefill_rows, kMaxTileRows});
   TANDEM_ASSIGN(impl->batch, TileBatch::create(impl->options.settings, max_rows));
@@ -447,6 +460,18 @@ void FfnWorker::stop(Duration drain_limit) {
   state.io.join();
   state.queue.stop();
   state.computing.join();
+}
+
+std::string describe(const FfnStats& stats) {
+  const auto ratio = [](uint64_t sum, uint64_t count) {
+    return count == 0 ? 0.0 : static_cast<double>(sum) / static_cast<double>(count);
+  };
+  return fmt::format(
+      "{} tiles, {} rows in {} groups ({:.1f} clients each, at most {}), {:.1f} rows an expert read; "
+      "decode {} ms, prefill {} ms; {} refused, {} cancelled, {} failed",
+      stats.tiles, stats.rows, stats.groups, ratio(stats.clients_in_groups, stats.groups),
+      stats.max_clients_in_group, ratio(stats.expert_rows, stats.experts_read), stats.decode_us / 1000,
+      stats.prefill_us / 1000, stats.tiles_refused, stats.tiles_cancelled, stats.tiles_failed);
 }
 
 FfnStats FfnWorker::stats() const {

@@ -47,7 +47,14 @@ struct FfnStats {
   uint64_t clients_in_groups = 0;  // sum over groups: divided by groups, how well clients are merged
   uint64_t max_clients_in_group = 0;
   uint64_t decode_us = 0, prefill_us = 0;  // compute time
+  // Of the block (0 with another function in its place): (row, expert) pairs computed, and experts whose
+  // weights were streamed for them, summed over calls. Their quotient is what merging is for: rows per expert
+  // and read.
+  uint64_t expert_rows = 0, experts_read = 0;
 };
+
+// One line for logs and reports: tiles, rows, groups, clients a group, rows per expert, compute time.
+std::string describe(const FfnStats& stats);
 
 struct FfnClientReport {
   std::string peer;  // "attention rank 0 (host:pid)"
@@ -78,6 +85,8 @@ class FfnWorker {
 
  private:
   struct Impl;
+  static Result<std::unique_ptr<FfnWorker>> create(const FfnWorkerOptions& options, MoeRun run,
+                                                   const MoeBlock* counted);
   explicit FfnWorker(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -143,6 +143,19 @@ TEST(Session, WaitingForAnFfnRankEndsAndSaysForWhom) {
   EXPECT_NE(port.error().message.find("tcp://127.0.0.1:1"), std::string::npos) << port.error().message;
 }
 
+TEST(Session, WaitingForAnFfnRankCanBeGivenUp) {
+  SplitModel reference({});
+  std::atomic<bool> give_up{false};
+  auto options = reference.remote_options(fresh_address("inproc"));
+  options.give_up = &give_up;
+  std::thread signal([&] {
+    std::this_thread::sleep_for(milliseconds(50));
+    give_up.store(true);
+  });
+  EXPECT_EQ(RemoteFfn::create(options).error().code, ErrorCode::cancelled);
+  signal.join();
+}
+
 TEST(Session, AWorkerWhoseBlockDoesSomethingElseIsNotCreated) {
   SplitModel ffn({});
   auto options = ffn.worker_options(fresh_address("inproc"));
