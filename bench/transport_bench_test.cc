@@ -1,0 +1,36 @@
+#include "bench/transport_bench.h"
+
+#include <gtest/gtest.h>
+
+namespace tandem {
+namespace {
+
+TEST(TransportBench, EveryTransportMeasuresEveryCase) {
+  TransportBenchOptions options;
+  options.seconds = 0.001;
+  options.hidden_size = 512;
+  const auto report = run_transport_bench(options, true);
+  ASSERT_TRUE(report) << report.error().message;
+  for (const char* part : {"\"inproc\"", "\"shm\"", "\"tcp\"",
+                           "\"case\": \"2 tiles of 64 x 512\", \"messages\": 2, \"message_bytes\": 65536",
+                           "\"case\": \"4 MiB\""}) {
+    EXPECT_NE(report->find(part), std::string::npos) << part;
+  }
+}
+
+TEST(TransportBench, BadOptionsAreRefusedByName) {
+  TransportBenchOptions options;
+  options.transport = "pigeon";
+  const auto unknown = run_transport_bench(options, false);
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().message, "transport \"pigeon\" is unknown; use one of: inproc, shm, tcp");
+  options = {};
+  options.seconds = 0;
+  EXPECT_EQ(run_transport_bench(options, false).error().code, ErrorCode::invalid_argument);
+  options = {};
+  options.rows = 0;
+  EXPECT_EQ(run_transport_bench(options, false).error().code, ErrorCode::invalid_argument);
+}
+
+}  // namespace
+}  // namespace tandem
