@@ -254,6 +254,51 @@ TEST(Session, AWrongValueIsRefusedByNameAndTheSessionGoesOn) {
   EXPECT_EQ(stats.tiles_refused, 3u);
 }
 
+// Mutated requests to a living worker: each is served, answered with an error, or ends its session with a
+// reason; then the worker serves on.
+TEST(Session, MutatedRequestsNeverStopTheWorker) {
+  Placement placement;
+  placement.gate_on_attention = true;
+  Served served(placement);
+  std::mt19937 random(5);
+  std::unique_ptr<RawClient> client;
+  int refused = 0, answered = 0;
+  for (int round = 0; round < 400; ++round) {
+    if (client == nullptr) client = std::make_unique<RawClient>(served, true);
+    auto frame = client->request(client->header(1 + random() % 8));
+    for (int change = 0; change < 2; ++change) {
+      const size_t area = random() % 3 != 0 ? kHeaderBytes + 3 * kDescriptorBytes : frame.size();
+      frame[random() % area] = static_cast<std::byte>(random());
+    }
+    if (random() % 8 != 0) {  // usually repaired, so that what stands behind the checksum is reached
+      const size_t table =
+          kHeaderBytes + kDescriptorBytes * std::min<size_t>(static_cast<size_t>(frame[55]), 3);
+      const uint32_t crc = header_checksum(std::span(frame).first(table));
+      std::memcpy(frame.data() + 60, &crc, sizeof crc);
+    }
+    client->send(Channel::request, frame);
+    // A valid request behind it: its reply, or the refusal, must come, whatever came of the first.
+    FrameHeader valid = client->header(0);
+    valid.attempt = 4242;
+    client->send(Channel::request, client->request(valid));
+    while (client != nullptr) {
+      const auto bytes = client->receive();
+      const auto reply = parse_frame(bytes);
+      ASSERT_TRUE(reply.has_value()) << round;
+      if (reply->header.kind == FrameKind::refuse) {
+        ++refused;
+        client.reset();
+      } else if (reply->header.attempt == 4242) {
+        ++answered;
+        break;
+      }
+    }
+  }
+  EXPECT_GT(refused, 50);
+  EXPECT_GT(answered, 50);
+  EXPECT_TRUE(RemoteFfn::create(served.reference.remote_options(served.worker->address())).has_value());
+}
+
 TEST(Session, AConnectionThatNeverSaysHelloIsDropped) {
   SplitModel ffn({});
   auto options = ffn.worker_options(fresh_address("inproc"));
