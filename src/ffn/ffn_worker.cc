@@ -70,7 +70,9 @@ struct FfnWorker::Impl {
       run_group(group);
       for (WaitingTile& tile : group) {
         tile.lease = Lease();
-        tile.session->pins.fetch_sub(1);
+        Session* session = tile.session.get();
+        tile.session.reset();        // the I/O thread's list keeps it alive while it is pinned,
+        session->pins.fetch_sub(1);  // and is where a connection must be destroyed
       }
       group.clear();
       queue.group_done();
