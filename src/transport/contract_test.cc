@@ -408,6 +408,51 @@ TEST_P(ContractTest, StormOfMessagesBothWays) {
   EXPECT_EQ(one.lost_wakes + two.lost_wakes, 0u);
 }
 
+TEST_P(ContractTest, ManyThreadsSendOverOneEndpoint) {
+  constexpr uint32_t kThreads = 3;
+  constexpr uint32_t kMessages = 2'000;
+  auto [a, b] = pair();
+  std::atomic<bool> stop = false;
+  std::thread polling([&, end = a.get()] {
+    while (!stop) {
+      end->poll({});
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  });
+  std::vector<std::thread> senders;
+  for (uint32_t thread = 0; thread < kThreads; ++thread) {
+    senders.emplace_back([&, thread, end = a.get()] {
+      std::mt19937 random(thread);
+      for (uint32_t i = 0; i < kMessages;) {
+        auto slot = end->acquire(Channel::request, 8);
+        if (!slot) {
+          ASSERT_EQ(slot.error().code, ErrorCode::would_block) << slot.error().message;
+          std::this_thread::yield();
+          continue;
+        }
+        const bool send = random() % 8 != 0;  // some slots go back unsent
+        std::memcpy(slot->bytes.data(), &thread, 4);
+        std::memcpy(slot->bytes.data() + 4, &i, 4);
+        ASSERT_TRUE(end->commit(*slot, send ? 8 : 0));
+        i += send ? 1 : 0;
+      }
+    });
+  }
+  uint32_t next[kThreads] = {};
+  for (uint32_t i = 0; i < kThreads * kMessages; ++i) {
+    const Incoming got = receive_one(*b);
+    ASSERT_EQ(got.lease.bytes().size(), 8u);
+    uint32_t thread = 0, number = 0;
+    std::memcpy(&thread, got.lease.bytes().data(), 4);
+    std::memcpy(&number, got.lease.bytes().data() + 4, 4);
+    ASSERT_LT(thread, kThreads);
+    ASSERT_EQ(number, next[thread]++);
+  }
+  for (std::thread& sender : senders) sender.join();
+  stop = true;
+  polling.join();
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, ContractTest, testing::Values("inproc", "shm", "tcp"),
                          [](const auto& parameter) { return std::string(parameter.param); });
 

@@ -29,6 +29,7 @@ class InprocLink final : public PeerLink {
     peer_beats_ = beats;
     if (peer.closed.load(std::memory_order_acquire) != 0) {
       news.state = PeerState::closed;
+      news.orderly = true;
       news.reason = "it ended the connection";
     }
     return news;

@@ -54,7 +54,14 @@ size_t Poller::wait(Duration timeout, std::span<uint64_t> ready) {
                            static_cast<long>(std::chrono::nanoseconds(limit - seconds).count())};
   // One more than the caller has room for: the wake event takes a place of its own.
   const int capacity = static_cast<int>(std::min(events.size(), ready.size() + 1));
-  const int count = epoll_pwait2(epoll_.get(), events.data(), capacity, &wait_time, nullptr);
+  int count = epoll_pwait2(epoll_.get(), events.data(), capacity, &wait_time, nullptr);
+  if (count < 0 && errno != EINTR) {
+    // Older kernels, and sandboxes that do not know the call: milliseconds must do, rounded up so as not to
+    // spin.
+    const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
+    count = epoll_wait(epoll_.get(), events.data(), capacity,
+                       static_cast<int>(std::min<int64_t>(milliseconds, 1'000'000)));
+  }
   size_t written = 0;
   for (int i = 0; i < count; ++i) {
     if (events[i].data.u64 == kWakeKey) {

@@ -34,10 +34,12 @@ std::unexpected<Error> RingEndpoint::unavailable() const {
                     "peer " + peer_name_ + " is " + std::string(peer_state_name(peer())));
 }
 
-void RingEndpoint::lose(PeerState state, const std::string& reason) {
+void RingEndpoint::lose(PeerState state, const std::string& reason, bool orderly) {
   PeerState expected = PeerState::alive;
   if (!state_.compare_exchange_strong(expected, state, std::memory_order_acq_rel)) return;
-  log_warning("peer " + peer_name_ + " is " + std::string(peer_state_name(state)) + ": " + reason);
+  const std::string line =
+      "peer " + peer_name_ + " is " + std::string(peer_state_name(state)) + ": " + reason;
+  orderly ? log_info(line) : log_warning(line);
   memory_->ring(side_);  // this may be another thread: the poller closes the link
 }
 
@@ -71,7 +73,7 @@ void RingEndpoint::check_peer(Instant at) {
   const PeerLink::News news = link_->look();
   if (news.heard) liveness_.heard(at);
   if (news.state != PeerState::alive) {
-    lose(news.state, news.reason);
+    lose(news.state, news.reason, news.orderly);
   } else if (liveness_.is_silent(at)) {
     const auto silence = std::chrono::duration_cast<std::chrono::milliseconds>(liveness_.silence(at));
     lose(PeerState::silent, "nothing heard for " + std::to_string(silence.count()) + " ms");

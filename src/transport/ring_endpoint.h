@@ -19,6 +19,7 @@ class PeerLink {
     bool heard = false;                  // a sign of life since the last look
     PeerState state = PeerState::alive;  // closed or broken: with the reason
     std::string reason;
+    bool orderly = false;  // it said goodbye
   };
   virtual ~PeerLink() = default;
   virtual News look() = 0;
@@ -47,7 +48,7 @@ class RingEndpoint final : public Endpoint {
 
  private:
   std::unexpected<Error> unavailable() const;
-  void lose(PeerState state, const std::string& reason);
+  void lose(PeerState state, const std::string& reason, bool orderly = false);
   void check_peer(Instant at);
 
   std::string_view transport_;

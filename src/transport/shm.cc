@@ -21,6 +21,7 @@
 namespace tandem::shm {
 namespace {
 
+constexpr int kAcceptsPerCall = 128;   // what is left over waits for the next call
 constexpr size_t kMaxHandshakes = 64;  // connections that have not said hello; as for tcp
 constexpr size_t kMaxReasonBytes = 512;
 
@@ -86,7 +87,7 @@ class ShmListener final : public Listener {
   };
 
   Result<void> take_connections() {
-    for (;;) {
+    for (int i = 0; i < kAcceptsPerCall; ++i) {
       UniqueFd socket(accept4(socket_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!socket) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
@@ -95,7 +96,7 @@ class ShmListener final : public Listener {
                                                                "; raise the limit of open files (ulimit -n)");
         }
         if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
-        continue;
+        continue;  // a connection that died while it waited: not our failure
       }
       auto peer = name_of_peer(socket.get(), address_);
       if (!peer) {
@@ -111,6 +112,7 @@ class ShmListener final : public Listener {
       epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket.get(), &event);
       handshakes_.push_back({std::move(socket), std::move(*peer), now() + options_.connect_limit});
     }
+    return {};
   }
 
   Result<std::unique_ptr<Endpoint>> answer(Handshake handshake, std::span<const std::byte> hello) {

@@ -50,6 +50,7 @@ PeerLink::News ShmLink::look() {
     }
     news.state = PeerState::closed;
     if (got == 1 && packet[0] == kBye) {
+      news.orderly = true;
       news.reason = "it ended the connection";
     } else if (got <= 0) {
       news.reason = "its process ended or dropped the connection";

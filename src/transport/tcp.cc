@@ -21,6 +21,7 @@ namespace {
 constexpr int kBacklog = 128;
 // Connections that have not said hello yet. More than any deployment connects at once; a port scanner gets no
 // more.
+constexpr int kAcceptsPerCall = 128;  // what is left over waits for the next call
 constexpr size_t kMaxHandshakes = 64;
 
 constexpr size_t kGreetingBytes = TcpFrameLayout::kHeaderBytes + HelloLayout::kBytes;
@@ -89,7 +90,7 @@ class TcpListener final : public Listener {
   enum class Step { waits, refused, done };
 
   Result<void> take_connections() {
-    for (;;) {
+    for (int i = 0; i < kAcceptsPerCall; ++i) {
       SocketAddress peer;
       peer.length = sizeof(peer.storage);
       UniqueFd socket(accept4(socket_.get(), peer.get(), &peer.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -101,7 +102,7 @@ class TcpListener final : public Listener {
                                                                "; raise the limit of open files (ulimit -n)");
         }
         if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
-        continue;
+        continue;  // a connection that died while it waited: not our failure
       }
       set_no_delay(socket.get());
       if (handshakes_.size() == kMaxHandshakes) {
@@ -113,6 +114,7 @@ class TcpListener final : public Listener {
       epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket.get(), &event);
       handshakes_.push_back({std::move(socket), tcp_name(peer), now() + options_.connect_limit, {}, 0});
     }
+    return {};
   }
 
   Step advance(Handshake& handshake) {
@@ -174,6 +176,9 @@ Result<UniqueFd> connect_socket(const SocketAddress& target, const std::string& 
     socklen_t length = sizeof(error);
     getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
   }
+  // A port of the ephemeral range that nobody listens at can be given to this very socket: it then talks to
+  // itself.
+  if (error == 0 && tcp_name_of_local_end(socket.get()) == tcp_name(target)) error = ECONNREFUSED;
   if (error != 0) {
     return make_error(ErrorCode::unavailable, "cannot connect to " + name + ": " + system_message(error) +
                                                   "; start the peer first, or check the address");

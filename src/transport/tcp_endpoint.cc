@@ -32,9 +32,11 @@ std::unexpected<Error> TcpEndpoint::unavailable() const {
                         std::string(peer_state_name(state == PeerState::alive ? PeerState::closed : state)));
 }
 
-void TcpEndpoint::lose(PeerState state, const std::string& reason) {
+void TcpEndpoint::lose(PeerState state, const std::string& reason, bool orderly) {
   if (peer() != PeerState::alive) return;
-  log_warning("peer " + peer_name_ + " is " + std::string(peer_state_name(state)) + ": " + reason);
+  const std::string line =
+      "peer " + peer_name_ + " is " + std::string(peer_state_name(state)) + ": " + reason;
+  orderly ? log_info(line) : log_warning(line);
   state_.store(state, std::memory_order_release);
   sender_->close(false);
 }
@@ -72,7 +74,7 @@ void TcpEndpoint::exchange() {
   }
   if (progress->heard) liveness_.heard(at);
   if (progress->ended) {
-    lose(PeerState::closed, progress->reason);
+    lose(PeerState::closed, progress->reason, progress->orderly);
   } else if (liveness_.is_silent(at)) {
     const auto silence = std::chrono::duration_cast<std::chrono::milliseconds>(liveness_.silence(at));
     lose(PeerState::silent, "nothing heard for " + std::to_string(silence.count()) + " ms");

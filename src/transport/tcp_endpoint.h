@@ -35,7 +35,7 @@ class TcpEndpoint final : public Endpoint {
   TcpEndpoint(std::shared_ptr<TcpSender> sender, std::shared_ptr<TcpReceiver> receiver, std::string peer_name,
               const EndpointOptions& options);
   std::unexpected<Error> unavailable() const;
-  void lose(PeerState state, const std::string& reason);
+  void lose(PeerState state, const std::string& reason, bool orderly = false);
   void exchange();
 
   std::shared_ptr<TcpSender> sender_;

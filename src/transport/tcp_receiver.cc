@@ -100,7 +100,7 @@ Result<void> TcpReceiver::take_staged(Progress& progress) {
       case TcpFrameKind::heartbeat:
         break;
       case TcpFrameKind::bye:
-        progress.ended = true;
+        progress.ended = progress.orderly = true;
         progress.reason = "it ended the connection";
         break;
     }

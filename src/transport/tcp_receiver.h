@@ -28,6 +28,7 @@ class TcpReceiver final : public Lease::Owner, public std::enable_shared_from_th
     bool heard = false;  // bytes came
     bool ended = false;  // no more will: `reason` says how the peer left
     std::string reason;
+    bool orderly = false;  // it said goodbye
   };
   // Reads what the socket has, up to a bound. data_loss naming what the peer did wrong.
   Result<Progress> read();
