@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -113,7 +114,7 @@ inline ::testing::AssertionResult same_bits(const Tensor& a, size_t a_offset, co
   for (size_t i = 0; i < count; ++i) {
     const float x = a.get(a_offset + i), y = b.get(b_offset + i);
     if (std::isnan(x) && std::isnan(y)) continue;
-    if (std::memcmp(&x, &y, 4) != 0) {
+    if (std::bit_cast<uint32_t>(x) != std::bit_cast<uint32_t>(y)) {
       return ::testing::AssertionFailure() << "element " << i << ": " << x << " and " << y;
     }
   }

@@ -33,7 +33,14 @@ TANDEM_INLINE void combine_plain(const CombineArgs& args, size_t row, uint32_t b
       sum = fma(set1(weights[k]), load_lanes(slots + size_t{k} * args.hidden + i, lanes), sum);
     }
     if (args.shared != nullptr) sum = add(sum, load_lanes(args.shared + row * args.hidden + i, lanes));
-    write_lanes(args.out_dtype, args.out, row * args.hidden + i, sum, lanes);
+    if (args.out_dtype == DType::f64) {
+      alignas(64) float sums[16];
+      store(sums, sum);
+      double* out = static_cast<double*>(args.out) + row * args.hidden + i;
+      for (uint32_t j = 0; j < lanes; ++j) out[j] = static_cast<double>(sums[j]);
+    } else {
+      write_lanes(args.out_dtype, args.out, row * args.hidden + i, sum, lanes);
+    }
   }
 }
 
@@ -69,7 +76,6 @@ inline void combine_run(const CombineArgs& args, size_t task, std::byte*) {
     assert(args.out_dtype == DType::f64);
     combine_deterministic(args, row, begin, end);
   } else {
-    assert(args.out_dtype != DType::f64);
     combine_plain(args, row, begin, end);
   }
 }
