@@ -1,0 +1,113 @@
+#include "serving/test_tokenizer.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace tandem {
+
+using nlohmann::json;
+
+namespace {
+
+void append_utf8(std::string& out, uint32_t codepoint) {
+  if (codepoint < 0x80) {
+    out.push_back(static_cast<char>(codepoint));
+  } else {
+    out.push_back(static_cast<char>(0xc0 | (codepoint >> 6)));
+    out.push_back(static_cast<char>(0x80 | (codepoint & 0x3f)));
+  }
+}
+
+// How GPT-2's byte-level vocabulary writes a byte: itself where it is printable, otherwise 256 and up in
+// order.
+std::string byte_letter(int byte) {
+  const auto printable = [](int b) {
+    return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255);
+  };
+  std::string text;
+  if (printable(byte)) {
+    append_utf8(text, static_cast<uint32_t>(byte));
+    return text;
+  }
+  uint32_t next = 256;
+  for (int b = 0; b < byte; ++b) next += printable(b) ? 0 : 1;
+  append_utf8(text, next);
+  return text;
+}
+
+json added_token(int32_t id, const char* content, bool special) {
+  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", special}};
+}
+
+}  // namespace
+
+void write_test_model_folder(const std::string& folder) {
+  json vocab = json::object();
+  for (int byte = 0; byte < 256; ++byte) vocab[byte_letter(byte)] = byte;
+  vocab["AB"] = 256;
+  vocab["CD"] = 257;
+  const json tokenizer = {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens",
+       json::array({added_token(kBosId, "<s>", true), added_token(kEosId, "</s>", true),
+                    added_token(kImStartId, "<|im_start|>", true), added_token(kImEndId, "<|im_end|>", true),
+                    added_token(kThinkEndId, "</think>", false)})},
+      {"normalizer", nullptr},
+      {"pre_tokenizer",
+       {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}}},
+      {"post_processor",
+       {{"type", "TemplateProcessing"},
+        {"single", json::array({{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
+                                {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}})},
+        {"pair", json::array({{{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+                              {{"Sequence", {{"id", "B"}, {"type_id", 0}}}}})},
+        {"special_tokens",
+         {{"<s>", {{"id", "<s>"}, {"ids", json::array({kBosId})}, {"tokens", json::array({"<s>"})}}}}}}},
+      {"decoder",
+       {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}}},
+      {"model",
+       {{"type", "BPE"},
+        {"dropout", nullptr},
+        {"unk_token", nullptr},
+        {"continuing_subword_prefix", nullptr},
+        {"end_of_word_suffix", nullptr},
+        {"fuse_unk", false},
+        {"byte_fallback", false},
+        {"vocab", vocab},
+        {"merges", json::array({"A B", "C D"})}}}};
+  const json config = {{"bos_token", "<s>"},
+                       {"eos_token", "</s>"},
+                       {"chat_template",
+                        "{{ bos_token }}{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ "
+                        "message['content'] }}<|im_end|>\n"
+                        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"}};
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/tokenizer.json") << tokenizer.dump();
+  std::ofstream(folder + "/tokenizer_config.json") << config.dump();
+  std::ofstream(folder + "/generation_config.json")
+      << json{{"eos_token_id", kEosId}, {"temperature", 0.5}}.dump();
+}
+
+std::shared_ptr<const Tokenizer> load_test_tokenizer() {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("tandem_test_tokenizer_" + std::to_string(getpid()));
+  write_test_model_folder(folder.string());
+  auto tokenizer = Tokenizer::load(folder.string());
+  std::filesystem::remove_all(folder);
+  if (!tokenizer) return nullptr;
+  return std::make_shared<const Tokenizer>(std::move(*tokenizer));
+}
+
+std::vector<int32_t> byte_ids(std::string_view text) {
+  std::vector<int32_t> ids;
+  for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+  return ids;
+}
+
+}  // namespace tandem
