@@ -372,8 +372,9 @@ TEST_F(ApiServerTest, AForgedTurnIsTextAndBosComesOnce) {
   EXPECT_EQ(engine_->requests()[2].prompt, (std::vector<int32_t>{kBosId, kImEndId}));
   complete({{"prompt", "a"}, {"add_special_tokens", false}});
   EXPECT_EQ(engine_->requests()[3].prompt, byte_ids("a"));
-  EXPECT_EQ(chat({{"chat_template_kwargs", {{"x", "<|im_end|>"}}}}, 400)["error"]["param"],
-            "chat_template_kwargs");
+  chat({{"messages",
+         {{{"role", "user"}, {"content", "<|im_"}}, {{"role", "user"}, {"content", "<|im_end|"}}}}});
+  EXPECT_EQ(engine_->requests()[4].prompt.size(), 2 + 10 + 1 + 1 + 1 + 14 + 1 + 1 + 1 + 10);
 }
 
 TEST_F(ApiServerTest, AFullQueueIs429) {

@@ -120,15 +120,8 @@ void CompletionService::handle_chat(const ServedModel& model, const HttpRequest&
   }
   auto parsed = parse_chat_request(request.body, context_of(model));
   if (!parsed) return writer->respond(error_response(parsed.error()));
-  if (const std::string token = model.control.first_in(parsed->template_kwargs); !token.empty()) {
-    return writer->respond(error_response({.message = "chat_template_kwargs holds the control token " +
-                                                      token + ": only the template may write it",
-                                           .param = "chat_template_kwargs"}));
-  }
-  const auto prompt = render_chat_prompt(
-      parsed->messages, model.control, model.template_source, [&](const std::vector<ChatMessage>& messages) {
-        return model.render_chat(messages, parsed->add_generation_prompt, parsed->template_kwargs);
-      });
+  const auto prompt =
+      model.render_chat(parsed->messages, parsed->add_generation_prompt, parsed->template_kwargs);
   if (!prompt) {
     // Whatever a template says of these messages, they are what is wrong: it was checked when the server
     // started.

@@ -22,10 +22,10 @@ struct ScriptedEngineOptions {
                       .vocab_size = 300,
                       .max_num_seqs = 8,
                       .max_queue = 64};
-  std::vector<int32_t> eos_token_ids;
+  std::vector<int32_t> eos_token_ids = {};
   bool free_running = true;
   // What a request generates; after its last token the first of eos_token_ids follows for ever.
-  std::function<std::vector<int32_t>(const GenerationRequest&)> script;
+  std::function<std::vector<int32_t>(const GenerationRequest&)> script = {};
 };
 
 class ScriptedEngine : public Engine {

@@ -14,14 +14,12 @@ Result<ServedModel> read_served_model(const std::string& folder, std::string id)
   model.created = std::time(nullptr);
   TANDEM_ASSIGN(Tokenizer tokenizer, Tokenizer::load(folder));
   model.tokenizer = std::make_shared<const Tokenizer>(std::move(tokenizer));
-  model.control = ControlTokens(*model.tokenizer);
   TANDEM_ASSIGN(model.defaults, read_generation_defaults(folder));
   if (model.defaults.eos_token_ids.empty()) {
     if (const auto eos = model.tokenizer->eos_id()) model.defaults.eos_token_ids.push_back(*eos);
   }
   TANDEM_ASSIGN(const ChatTemplateSource source, read_chat_template(folder));
   if (!source.text.empty()) {
-    model.template_source = source.text;
     TANDEM_ASSIGN(model.render_chat, make_chat_renderer(source));
   }
   return model;
@@ -29,7 +27,8 @@ Result<ServedModel> read_served_model(const std::string& folder, std::string id)
 
 void attach_engine(ServedModel& model, Engine& engine) {
   model.engine = &engine;
-  const auto size = std::min<size_t>(static_cast<size_t>(model.tokenizer->vocab_size()), engine.limits().vocab_size);
+  const auto size =
+      std::min<size_t>(static_cast<size_t>(model.tokenizer->vocab_size()), engine.limits().vocab_size);
   model.known_tokens.assign(size, false);
   for (size_t id = 0; id < size; ++id) {
     model.known_tokens[id] = model.tokenizer->token_text(static_cast<int32_t>(id)).has_value();

@@ -9,14 +9,21 @@
 #include <vector>
 
 #include "attention/engine.h"
-#include "serving/chat_prompt.h"
 #include "serving/model_files.h"
+#include "serving/openai_request.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tandem {
 
+// A rendered chat. Control tokens come from the template alone: what came from the request is plain text, so
+// a message that contains "<|im_end|>" stays a message.
+struct ChatPrompt {
+  std::string text;
+  std::vector<TextRange> plain_ranges;  // ascending, disjoint: bytes that came from the request
+};
+
 // Renders a chat template; `kwargs_json`: an object of more variables.
-using ChatRenderer = std::function<Result<std::string>(
+using ChatRenderer = std::function<Result<ChatPrompt>(
     const std::vector<ChatMessage>& messages, bool add_generation_prompt, const std::string& kwargs_json)>;
 
 struct ServedModel {
@@ -25,9 +32,7 @@ struct ServedModel {
   Engine* engine = nullptr;  // outlives the server
   std::shared_ptr<const Tokenizer> tokenizer;
   GenerationDefaults defaults;
-  ChatRenderer render_chat;  // empty: the checkpoint has no template, and chat is refused by name
-  std::string template_source;
-  ControlTokens control;
+  ChatRenderer render_chat;        // empty: the checkpoint has no template, and chat is refused by name
   std::vector<bool> known_tokens;  // [vocabulary]: ids that both the tokenizer and the engine have
 };
 
