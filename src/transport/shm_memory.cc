@@ -16,6 +16,8 @@ namespace tandem {
 namespace {
 
 constexpr size_t kUnlimited = SIZE_MAX;
+constexpr size_t kChunkBytes = size_t{64}
+                               << 20;  // little enough to stop in time, much enough to cost nothing
 
 // A file that holds one number, or "max".
 size_t read_number(const std::string& path) {
@@ -71,17 +73,27 @@ size_t available_memory() {
   return least;
 }
 
+bool leaves_room(size_t need, size_t have) {
+  return need <= have - have / 10;
+}
+
 Result<UniqueFd> create_shared_memory(size_t bytes) {
-  // Before taking any: in a cgroup the system does not refuse, it kills.
-  const size_t have = available_memory();
-  if (bytes > have) return too_little(bytes, mebibytes(have) + " are available");
   UniqueFd memory(memfd_create("tandem", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory) return make_error(ErrorCode::resource_exhausted, "memfd_create: " + system_message(errno));
-  int error = 0;
-  do {
-    error = fallocate(memory.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
-  } while (error == EINTR);
-  if (error != 0) return too_little(bytes, "the system refuses it (" + system_message(error) + ")");
+  // Asked before each chunk: when memory is short the system does not refuse, it kills, and several
+  // connections may be taking theirs at once. What was taken is given back with the descriptor.
+  for (size_t done = 0; done < bytes;) {
+    const size_t have = available_memory();
+    if (!leaves_room(bytes - done, have)) {
+      return too_little(bytes, mebibytes(done + have) + " are available, of which a tenth stays free");
+    }
+    const size_t chunk = std::min(bytes - done, kChunkBytes);
+    if (fallocate(memory.get(), 0, static_cast<off_t>(done), static_cast<off_t>(chunk)) == 0) {
+      done += chunk;
+    } else if (errno != EINTR) {
+      return too_little(bytes, "the system refuses it (" + system_message(errno) + ")");
+    }
+  }
   if (fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return make_error(ErrorCode::unsupported,
                       "shared memory cannot be sealed: " + system_message(errno) + "; use tcp://");

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -158,6 +159,12 @@ TEST_F(ShmTest, MoreMemoryThanThereIsIsRefusedByNameBeforeAnyIsTaken) {
   EndpointOptions options;
   options.slots_per_channel = 1024;
   options.slot_bytes = size_t{1} << 30;  // 6 TiB
+  // Should the check ever fail, this keeps the test from taking all memory of the machine.
+  rlimit unlimited{};
+  getrlimit(RLIMIT_FSIZE, &unlimited);
+  const rlimit small{.rlim_cur = 1 << 20, .rlim_max = unlimited.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  const auto before = signal(SIGXFSZ, SIG_IGN);
   options.silence_limit = std::chrono::seconds(20);
   auto listener = std::move(*listen(address_, options));
   Result<std::unique_ptr<Endpoint>> connected = nullptr;
@@ -168,6 +175,8 @@ TEST_F(ShmTest, MoreMemoryThanThereIsIsRefusedByNameBeforeAnyIsTaken) {
     if (!connected) break;
   }
   connecting.join();
+  setrlimit(RLIMIT_FSIZE, &unlimited);
+  signal(SIGXFSZ, before);
   ASSERT_FALSE(connected);
   EXPECT_EQ(connected.error().code, ErrorCode::resource_exhausted);
   EXPECT_NE(connected.error().message.find("needs 6291457 MiB"), std::string::npos)
@@ -299,6 +308,9 @@ TEST_F(ShmTest, NoiseOnTheSocketIsBrokenAndStrangersAreDropped) {
 TEST_F(ShmTest, AvailableMemoryIsPlausible) {
   EXPECT_GT(available_memory(), size_t{1} << 20);
   EXPECT_LT(available_memory(), size_t{1} << 50);
+  EXPECT_TRUE(leaves_room(900, 1000));
+  EXPECT_FALSE(leaves_room(901, 1000));
+  EXPECT_FALSE(leaves_room(1, 0));
 }
 
 }  // namespace
