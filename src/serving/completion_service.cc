@@ -50,20 +50,16 @@ ApiError too_long(const EngineLimits& limits, const std::string& tokens, const c
           .code = "context_length_exceeded"};
 }
 
-ApiResult<std::vector<int32_t>> encode(const ServedModel& model, std::string_view text, EncodeOptions options,
-                                       const char* field) {
-  const EngineLimits& limits = model.engine->limits();
-  options.max_tokens = std::max(kMaxCountedTokens, max_prompt_tokens(limits));
-  auto ids = model.tokenizer->encode(text, options);
-  if (!ids && ids.error().code == ErrorCode::out_of_range) {
-    return std::unexpected(too_long(limits, fmt::format("more than {}", options.max_tokens), field));
+size_t max_counted_tokens(const EngineLimits& limits) {
+  return std::max(kMaxCountedTokens, max_prompt_tokens(limits));
+}
+
+// What the tokenizer or the template refused.
+ApiError refusal(const Error& error, const EngineLimits& limits, const char* field) {
+  if (error.code == ErrorCode::out_of_range) {
+    return too_long(limits, fmt::format("more than {}", max_counted_tokens(limits)), field);
   }
-  if (!ids) {
-    ApiError error = api_error(ids.error());
-    error.param = field;
-    return std::unexpected(std::move(error));
-  }
-  return std::move(*ids);
+  return {.status = 400, .message = error.message, .param = field};
 }
 
 std::optional<ApiError> check_length(const ServedModel& model, size_t tokens, const char* field) {
@@ -87,6 +83,7 @@ void CompletionService::handle_completion(const ServedModel& model, const HttpRe
                                           const std::shared_ptr<ResponseWriter>& writer) const {
   auto parsed = parse_completion_request(request.body, context_of(model));
   if (!parsed) return writer->respond(error_response(parsed.error()));
+  const EngineLimits& limits = model.engine->limits();
   Job job{.chat = false, .common = std::move(parsed->common), .prompts = {}, .echo = {}};
   for (PromptInput& prompt : parsed->prompts) {
     if (parsed->echo && prompt.is_tokens) {
@@ -95,11 +92,10 @@ void CompletionService::handle_completion(const ServedModel& model, const HttpRe
       prompt.text = std::move(*text);
     }
     if (!prompt.is_tokens) {
-      auto ids = encode(
-          model, prompt.text,
-          {.add_special_tokens = parsed->add_special_tokens, .parse_special = parsed->parse_special_tokens},
-          "prompt");
-      if (!ids) return writer->respond(error_response(ids.error()));
+      auto ids = model.tokenizer->encode(prompt.text, {.add_special_tokens = parsed->add_special_tokens,
+                                                       .parse_special = parsed->parse_special_tokens,
+                                                       .max_tokens = max_counted_tokens(limits)});
+      if (!ids) return writer->respond(error_response(refusal(ids.error(), limits, "prompt")));
       prompt.tokens = std::move(*ids);
     }
     if (auto error = check_length(model, prompt.tokens.size(), "prompt"))
@@ -112,25 +108,14 @@ void CompletionService::handle_completion(const ServedModel& model, const HttpRe
 
 void CompletionService::handle_chat(const ServedModel& model, const HttpRequest& request,
                                     const std::shared_ptr<ResponseWriter>& writer) const {
-  if (!model.render_chat) {
-    return writer->respond(
-        error_response({.message = "the model " + model.id +
-                                   " has no chat template: use /v1/completions, or put a chat_template.jinja "
-                                   "into its folder"}));
-  }
   auto parsed = parse_chat_request(request.body, context_of(model));
   if (!parsed) return writer->respond(error_response(parsed.error()));
-  const auto prompt =
-      model.render_chat(parsed->messages, parsed->add_generation_prompt, parsed->template_kwargs);
-  if (!prompt) {
-    // Whatever a template says of these messages, they are what is wrong: it was checked when the server
-    // started.
-    return writer->respond(error_response({.message = prompt.error().message, .param = "messages"}));
-  }
-  auto ids = encode(
-      model, prompt->text,
-      {.add_special_tokens = false, .parse_special = true, .plain_ranges = prompt->plain_ranges}, "messages");
-  if (!ids) return writer->respond(error_response(ids.error()));
+  const EngineLimits& limits = model.engine->limits();
+  auto ids = encode_chat(model, parsed->messages, parsed->add_generation_prompt, parsed->template_kwargs,
+                         max_counted_tokens(limits));
+  // Whatever the template says of these messages, they are what is wrong: it was checked when the server
+  // started.
+  if (!ids) return writer->respond(error_response(refusal(ids.error(), limits, "messages")));
   if (auto error = check_length(model, ids->size(), "messages"))
     return writer->respond(error_response(*error));
   Job job{.chat = true, .common = std::move(parsed->common), .prompts = {}, .echo = {}};
