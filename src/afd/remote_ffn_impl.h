@@ -1,0 +1,131 @@
+// RemoteFfn::Impl: what the two files of RemoteFfn share. Not for anybody else.
+//
+// Locking: `mutex` guards what stands below it. The I/O thread alone changes `link`, `endpoint` and `facts`
+// (under the mutex), so it may read them without.
+#pragma once
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "afd/handshake.h"
+#include "afd/in_flight.h"
+#include "afd/remote_ffn.h"
+#include "transport/poller.h"
+
+namespace tandem {
+
+inline constexpr Duration kLongestConnect =
+    std::chrono::seconds(1);  // stopping waits for a connect under way
+
+// Errors that another try cannot mend.
+inline bool is_final(ErrorCode code) {
+  return code == ErrorCode::invalid_argument || code == ErrorCode::unsupported ||
+         code == ErrorCode::data_loss;
+}
+
+struct RemoteFfn::Impl {
+  enum class Link : uint8_t { down, up, draining };
+
+  Impl(const RemoteFfnOptions& given, Poller io_poller, int completion_fd)
+      : options(given),
+        traits(given.settings.traits()),
+        self(make_identity("attention", given.attention_rank)),
+        label(fmt::format("FFN rank 0 at {}", given.addresses.front())),
+        poller(std::move(io_poller)),
+        event_fd(completion_fd),
+        table(given.max_in_flight) {
+    endpoint_options = options.settings.endpoint_options(options.slots_per_channel);
+    endpoint_options.heartbeat_interval = options.heartbeat_interval;
+    endpoint_options.silence_limit = options.silence_limit;
+    endpoint_options.connect_limit = std::min(kLongestConnect, options.handshake_limit);
+    completions.reserve(options.max_in_flight);
+  }
+  ~Impl() {
+    stop.store(true);
+    poller.wake();
+    {
+      const std::lock_guard lock(mutex);
+      changed.notify_all();
+    }
+    if (io.joinable()) io.join();
+    close(event_fd);
+  }
+
+  // ---- any thread, mutex held ----
+
+  std::string peer_text(const std::string& what) const { return label + ": " + what; }
+
+  void complete(InFlightRequest& entry, Status status) {
+    if (!status) ++stats.failures;
+    completions.push_back({entry.ticket, std::move(status), entry.times});
+    table.close(entry);
+    signal();
+  }
+  void signal() {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t put = write(event_fd, &one, sizeof one);  // full: it is readable already
+  }
+
+  // remote_ffn.cc
+  FrameHeader tile_header(const InFlightRequest& entry, uint32_t tile) const;
+  // Sends one tile: would_block when there is no credit.
+  Status send_tile(InFlightRequest& entry);
+  // Sends what waits until there is nothing, or no credit. The last credit is kept for decode.
+  void pump();
+  // Tells the FFN rank that the rest of a request is not wanted. Only saves work there: losing it costs
+  // nothing.
+  void send_cancel(const InFlightRequest& entry);
+  void fail_all(const Error& error);
+
+  // ---- the I/O thread: remote_ffn_io.cc ----
+
+  Status connect_once();
+  void lose(const Error& error);
+  void run();
+  void reconnect();
+  void serve();
+  // Completes what is late; returns how long until the next deadline.
+  Duration check_deadlines();
+  // An error ends the connection.
+  Status on_message(std::span<const std::byte> message);
+  Status on_reply(const FrameView& frame);
+
+  const RemoteFfnOptions options;
+  const FfnTraits traits;
+  const PeerIdentity self;
+  const std::string label;  // "FFN rank 0 at tcp://host:7000"
+  EndpointOptions endpoint_options;
+  Poller poller;
+  const int event_fd;
+  std::atomic<bool> stop{false};
+  std::thread io;
+  std::unique_ptr<Endpoint> owned;  // the I/O thread's; others use `endpoint` under the mutex
+  Instant last_waiting_log{};
+
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  Link link = Link::down;
+  Endpoint* endpoint = nullptr;
+  Error reason{ErrorCode::unavailable, "not connected yet"};  // why the link is not up
+  uint64_t failed_attempts = 0;
+  FfnRankFacts facts;
+  uint32_t epoch = 0;
+  std::string transport;
+  std::shared_ptr<const ExpertMap> expert_map;
+  InFlightTable table;
+  std::vector<Completion> completions;
+  uint64_t next_empty_ticket = UINT64_MAX;  // requests without rows: counted down, never meets a table ticket
+  Instant last_reply{};
+  RemoteFfnStats stats;
+};
+
+}  // namespace tandem

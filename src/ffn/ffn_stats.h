@@ -1,0 +1,29 @@
+// FfnStats: what an FFN rank counted. A value; copied under the worker's lock.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace tandem {
+
+// Counts since the start.
+struct FfnStats {
+  uint64_t sessions_opened = 0, sessions_closed = 0, sessions_refused = 0;
+  uint64_t tiles = 0, rows = 0, zero_row_tiles = 0;
+  uint64_t tiles_refused = 0;      // answered with an error before they were queued
+  uint64_t tiles_cancelled = 0;    // dropped from the queue: cancelled, or their client left
+  uint64_t tiles_failed = 0;       // the block refused them
+  uint64_t groups = 0;             // calls of the block
+  uint64_t clients_in_groups = 0;  // sum over groups: divided by groups, how well clients are merged
+  uint64_t max_clients_in_group = 0;
+  uint64_t decode_us = 0, prefill_us = 0;  // compute time
+  // Of the block (0 with another function in its place): (row, expert) pairs computed, and experts whose
+  // weights were streamed for them, summed over calls. Their quotient is what merging is for: rows per expert
+  // and read.
+  uint64_t expert_rows = 0, experts_read = 0;
+};
+
+// One line for logs and reports: tiles, rows, groups, clients a group, rows per expert, compute time.
+std::string describe(const FfnStats& stats);
+
+}  // namespace tandem
