@@ -143,6 +143,21 @@ TEST(Session, WaitingForAnFfnRankEndsAndSaysForWhom) {
   EXPECT_NE(port.error().message.find("tcp://127.0.0.1:1"), std::string::npos) << port.error().message;
 }
 
+// Something accepts the connection and then says nothing: each try ends in time and says what did not come.
+TEST(Session, APeerThatAcceptsButNeverAnswersIsNamed) {
+  SplitModel reference({});
+  const std::string address = fresh_address("inproc");
+  auto listener = listen(address, reference.settings().endpoint_options(8));
+  ASSERT_TRUE(listener.has_value());
+  auto options = reference.remote_options(address);
+  options.handshake_limit = milliseconds(50);
+  options.start_limit = milliseconds(300);
+  const auto port = RemoteFfn::create(options);
+  ASSERT_FALSE(port.has_value());
+  EXPECT_EQ(port.error().code, ErrorCode::deadline_exceeded);
+  EXPECT_NE(port.error().message.find("hello_ack"), std::string::npos) << port.error().message;
+}
+
 TEST(Session, WaitingForAnFfnRankCanBeGivenUp) {
   SplitModel reference({});
   std::atomic<bool> give_up{false};
