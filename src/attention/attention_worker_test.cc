@@ -1,0 +1,333 @@
+#include "attention/attention_worker.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <fstream>
+#include <mutex>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include "model/model.h"
+#include "moe/local_ffn.h"
+
+namespace tandem {
+namespace {
+
+class Recorder final : public GenerationSink {
+ public:
+  void on_token(const TokenEvent& event) override {
+    std::lock_guard lock(mutex_);
+    EXPECT_FALSE(finished_);
+    EXPECT_EQ(event.index, tokens_.size());
+    tokens_.push_back(event.token);
+    changed_.notify_all();
+  }
+  void on_finish(const Finish& finish) override {
+    std::lock_guard lock(mutex_);
+    EXPECT_FALSE(finished_) << "ended twice";
+    finish_ = finish;
+    finished_ = true;
+    changed_.notify_all();
+  }
+  Finish wait() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60), [&] { return finished_; })) << "a request never ended";
+    return finish_;
+  }
+  void wait_for_tokens(size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(60), [&] { return finished_ || tokens_.size() >= count; });
+  }
+  std::vector<int32_t> tokens() {
+    std::lock_guard lock(mutex_);
+    return tokens_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<int32_t> tokens_;
+  Finish finish_;
+  bool finished_ = false;
+};
+
+// The experts of this process behind a door that a test can shut: what RemoteFfn does when its peer is lost, with the same
+// promises (requests in flight complete with unavailable, health and submit say so until the peer is back).
+class LosablePort final : public FfnPort {
+ public:
+  explicit LosablePort(MoeBlock& block) : local_(block) {}
+  const FfnTraits& traits() const override { return local_.traits(); }
+  Result<Ticket> submit(const FfnRequest& request) override {
+    if (lost) return make_error(ErrorCode::unavailable, kReason);
+    return local_.submit(request);
+  }
+  size_t poll(std::span<Completion> out) override {
+    const size_t count = local_.poll(out);
+    for (size_t i = 0; i < count && lost; ++i) out[i].status = make_error(ErrorCode::unavailable, kReason);
+    return count;
+  }
+  void cancel(Ticket ticket) override { local_.cancel(ticket); }
+  int wait_fd() const override { return -1; }
+  Status health() const override {
+    if (lost) return make_error(ErrorCode::unavailable, kReason);
+    return {};
+  }
+  static constexpr const char* kReason = "FFN rank 0 at test://ffn: connection closed";
+  std::atomic<bool> lost{false};
+
+ private:
+  LocalFfn local_;
+};
+
+std::string file_text(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// A worker over a tiny model with random weights.
+struct Served {
+  struct Limits {
+    uint32_t num_blocks = 400, max_num_seqs = 8, max_num_batched_tokens = 32, max_context = 200, max_queue = 1000;
+    std::vector<int32_t> eos = {};
+  };
+  Served() : Served(Limits()) {}
+  explicit Served(const Limits& limits) : pool(2), runner(*KernelRunner::create(**choose_kernel_table(), pool)) {
+    const std::string folder = "tests/fixtures/qwen3_moe";
+    config = *parse_model_config(file_text(folder + "/config.json"), folder);
+    LoadOptions load;
+    load.show_progress = false;
+    auto loaded = load_model_weights(folder, config, runner.table(), pool, load);
+    EXPECT_TRUE(loaded.has_value()) << loaded.error().message;
+    weights = std::move(*loaded);
+    model.emplace(*Model::create(config, weights));
+    const auto layers = moe_layers(config, weights);
+    block = *MoeBlock::create(moe_shape(config), layers, MoeBlockOptions{}, runner);
+    port = std::make_unique<LosablePort>(*block);
+    BlockPool blocks = *BlockPool::create(model->state_groups()[0], limits.num_blocks);
+    AttentionWorkerOptions options;
+    options.scheduler = {limits.max_num_seqs, limits.max_num_batched_tokens};
+    options.max_context_tokens = limits.max_context;
+    options.max_queue = limits.max_queue;
+    options.vocab_size = config.vocab_size;
+    options.eos_token_ids = limits.eos;
+    const auto caches = blocks.layer_views();
+    AttentionPrograms programs;
+    programs.decode = *model->build({limits.max_num_seqs, limits.max_num_seqs}, port->traits(), caches, nullptr);
+    programs.prefill = *model->build({limits.max_num_batched_tokens, std::min(limits.max_num_batched_tokens, limits.max_num_seqs)},
+                                     port->traits(), caches, nullptr);
+    worker = *AttentionWorker::create(options, std::move(blocks), std::move(programs), runner, *port);
+  }
+
+  GenerationRequest request(uint32_t seed, uint32_t prompt_tokens, uint32_t max_tokens) const {
+    std::mt19937 random(seed);
+    GenerationRequest made;
+    for (uint32_t i = 0; i < prompt_tokens; ++i) made.prompt.push_back(static_cast<int32_t>(random() % config.vocab_size));
+    made.sampling.temperature = 0;
+    made.sampling.max_tokens = max_tokens;
+    made.hash_logits = true;
+    return made;
+  }
+  std::shared_ptr<Recorder> submit(const GenerationRequest& request, RequestId* id = nullptr) {
+    auto recorder = std::make_shared<Recorder>();
+    const auto submitted = worker->submit(request, recorder);
+    EXPECT_TRUE(submitted.has_value()) << submitted.error().message;
+    if (id != nullptr) *id = submitted.value_or(0);
+    return recorder;
+  }
+  std::string refusal(const GenerationRequest& request) {
+    const auto result = worker->submit(request, std::make_shared<Recorder>());
+    return result ? std::string() : result.error().message;
+  }
+
+  ThreadPool pool;
+  KernelRunner runner;
+  ModelConfig config;
+  ModelWeights weights;
+  std::optional<Model> model;
+  std::unique_ptr<MoeBlock> block;
+  std::unique_ptr<LosablePort> port;
+  std::unique_ptr<AttentionWorker> worker;
+};
+
+struct Answer {
+  std::vector<int32_t> tokens;
+  uint64_t hash;
+  bool operator==(const Answer&) const = default;
+};
+
+std::vector<Answer> answer_all(Served& served, bool one_by_one) {
+  std::vector<std::shared_ptr<Recorder>> recorders;
+  std::vector<Answer> answers;
+  for (uint32_t i = 0; i < 12; ++i) {
+    recorders.push_back(served.submit(served.request(i, 1 + i * 7, 20)));
+    if (one_by_one) recorders.back()->wait();
+  }
+  for (const auto& recorder : recorders) {
+    const Finish finish = recorder->wait();
+    EXPECT_EQ(finish.reason, FinishReason::length);
+    EXPECT_EQ(finish.completion_tokens, 20u);
+    answers.push_back({recorder->tokens(), finish.logits_hash});
+  }
+  EXPECT_EQ(served.worker->stats().kv_blocks_used, 0u);
+  return answers;
+}
+
+TEST(AttentionWorker, BatchChunksLanesAndPreemptionChangeNoBit) {
+  Served alone;
+  const auto want = answer_all(alone, true);
+  Served batched;
+  EXPECT_EQ(answer_all(batched, false), want);
+  // 9 blocks are 144 tokens: the longest request needs 98, so sequences push each other out all the time.
+  Served tight({.num_blocks = 9, .max_num_seqs = 5, .max_num_batched_tokens = 11});
+  EXPECT_EQ(answer_all(tight, false), want);
+  EXPECT_GT(tight.worker->stats().preempted, 0u);
+}
+
+TEST(AttentionWorker, RequestsThatCannotFitAreRefusedAndThoseThatFillThePoolEnd) {
+  Served served({.num_blocks = 9, .max_context = 200});
+  EXPECT_NE(served.refusal(served.request(1, 145, 4)).find("145 tokens do not fit the KV pool of 144"), std::string::npos);
+  EXPECT_NE(served.refusal(served.request(1, 200, 4)).find("200 tokens leave no room for an answer in a context of 200"), std::string::npos);
+  const auto fills = served.submit(served.request(1, 144, 50));
+  const auto after = served.submit(served.request(2, 3, 4));
+  Finish finish = fills->wait();
+  EXPECT_EQ(finish.reason, FinishReason::length);
+  EXPECT_EQ(finish.completion_tokens, 1u);
+  finish = served.submit(served.request(3, 140, 50))->wait();
+  EXPECT_EQ(finish.reason, FinishReason::length);
+  EXPECT_EQ(finish.completion_tokens, 5u);  // 144 tokens in the cache, and one that needs none
+  EXPECT_EQ(after->wait().completion_tokens, 4u);
+}
+
+TEST(AttentionWorker, TheContextLimitEndsAnAnswer) {
+  Served served({.max_context = 30});
+  const Finish finish = served.submit(served.request(1, 25, 100))->wait();
+  EXPECT_EQ(finish.reason, FinishReason::length);
+  EXPECT_EQ(finish.completion_tokens, 5u);
+}
+
+TEST(AttentionWorker, BadRequestsAreRefusedByName) {
+  Served served;
+  GenerationRequest request = served.request(1, 4, 4);
+  request.prompt.clear();
+  EXPECT_NE(served.refusal(request).find("no tokens"), std::string::npos);
+  for (int32_t bad : {-1, static_cast<int32_t>(served.config.vocab_size), INT32_MAX}) {
+    request.prompt = {1, bad};
+    EXPECT_NE(served.refusal(request).find("token id " + std::to_string(bad)), std::string::npos);
+  }
+  request = served.request(1, 4, 4);
+  request.sampling.logit_bias = {{static_cast<int32_t>(served.config.vocab_size), 1.0f}};
+  EXPECT_NE(served.refusal(request).find("logit_bias"), std::string::npos);
+}
+
+TEST(AttentionWorker, StopTokensEndWhereTheyShould) {
+  Served plain;
+  const auto reference = plain.submit(plain.request(5, 10, 12));
+  reference->wait();
+  const std::vector<int32_t> tokens = reference->tokens();
+  const int32_t stop = tokens[4];
+  const auto first = static_cast<size_t>(std::find(tokens.begin(), tokens.end(), stop) - tokens.begin());
+
+  GenerationRequest request = plain.request(5, 10, 12);
+  request.sampling.stop_token_ids = {stop};
+  auto recorder = plain.submit(request);
+  EXPECT_EQ(recorder->wait().reason, FinishReason::stop);
+  EXPECT_EQ(recorder->tokens(), std::vector<int32_t>(tokens.begin(), tokens.begin() + static_cast<long>(first) + 1));
+
+  request.sampling.min_tokens = 12;
+  recorder = plain.submit(request);
+  EXPECT_EQ(recorder->wait().reason, FinishReason::length);
+  const auto unstopped = recorder->tokens();
+  EXPECT_EQ(std::count(unstopped.begin(), unstopped.end(), stop), 0);
+
+  Served with_eos({.eos = {stop}});
+  recorder = with_eos.submit(with_eos.request(5, 10, 12));
+  EXPECT_EQ(recorder->wait().reason, FinishReason::stop);
+  EXPECT_EQ(recorder->tokens().back(), stop);
+  request = with_eos.request(5, 10, 12);
+  request.sampling.ignore_eos = true;
+  recorder = with_eos.submit(request);
+  recorder->wait();
+  EXPECT_EQ(recorder->tokens(), tokens);
+}
+
+TEST(AttentionWorker, CancelsInEveryStateGiveEverythingBack) {
+  Served served({.num_blocks = 20, .max_num_seqs = 4, .max_num_batched_tokens = 16});
+  std::mt19937 random(2);
+  std::vector<std::pair<RequestId, std::shared_ptr<Recorder>>> open;
+  for (int i = 0; i < 300; ++i) {
+    RequestId id = 0;
+    auto recorder = served.submit(served.request(static_cast<uint32_t>(i), 1 + static_cast<uint32_t>(random() % 100), 30), &id);
+    open.emplace_back(id, recorder);
+    if (random() % 2 == 0) recorder->wait_for_tokens(random() % 3);  // queued, in prefill, or decoding
+    const auto& [victim, ignored] = open[random() % open.size()];
+    served.worker->cancel(victim);  // may have ended long ago: no matter
+  }
+  for (const auto& [id, recorder] : open) served.worker->cancel(id);
+  uint64_t cancelled = 0;
+  for (const auto& [id, recorder] : open) cancelled += recorder->wait().reason == FinishReason::cancelled ? 1 : 0;
+  const EngineStats stats = served.worker->stats();
+  EXPECT_GT(cancelled, 0u);
+  EXPECT_EQ(stats.cancelled, cancelled);
+  EXPECT_EQ(stats.cancelled + stats.finished, 300u);
+  EXPECT_EQ(stats.kv_blocks_used, 0u);
+  EXPECT_EQ(stats.running + stats.waiting, 0u);
+  served.worker->cancel(999999);  // unknown
+  EXPECT_EQ(served.submit(served.request(1, 5, 3))->wait().completion_tokens, 3u);
+}
+
+TEST(AttentionWorker, ALostPeerEndsEveryRequestByNameAndComesBack) {
+  Served served({.max_num_seqs = 2});
+  const Answer want = [&] {
+    auto recorder = served.submit(served.request(9, 10, 8));
+    const Finish finish = recorder->wait();
+    return Answer{recorder->tokens(), finish.logits_hash};
+  }();
+  std::vector<std::shared_ptr<Recorder>> open;
+  for (uint32_t i = 0; i < 6; ++i) open.push_back(served.submit(served.request(i, 10, 150)));  // running and waiting
+  open[0]->wait_for_tokens(2);
+  served.port->lost = true;
+  for (const auto& recorder : open) {
+    const Finish finish = recorder->wait();
+    ASSERT_EQ(finish.reason, FinishReason::error);
+    EXPECT_EQ(finish.error.code, ErrorCode::unavailable);
+    EXPECT_EQ(finish.error.message, LosablePort::kReason);
+  }
+  const Instant end = now() + std::chrono::seconds(30);
+  while (served.worker->health().has_value() && now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  ASSERT_FALSE(served.worker->health().has_value());
+  EXPECT_EQ(served.refusal(served.request(1, 5, 3)), LosablePort::kReason);
+  EXPECT_EQ(served.worker->stats().kv_blocks_used, 0u);
+
+  served.port->lost = false;
+  while (!served.worker->health().has_value() && now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  auto recorder = served.submit(served.request(9, 10, 8));
+  const Finish finish = recorder->wait();
+  EXPECT_EQ((Answer{recorder->tokens(), finish.logits_hash}), want);
+}
+
+TEST(AttentionWorker, AFullQueueIsRefusedAndStoppingEndsWhatIsOpen) {
+  std::vector<std::shared_ptr<Recorder>> open;
+  {
+    Served served({.max_num_seqs = 1, .max_queue = 5});
+    Result<RequestId> result = RequestId{0};
+    for (int i = 0; i < 40 && result; ++i) {
+      open.push_back(std::make_shared<Recorder>());
+      result = served.worker->submit(served.request(1, 30, 150), open.back());
+    }
+    ASSERT_FALSE(result.has_value());
+    EXPECT_EQ(result.error().code, ErrorCode::resource_exhausted);
+    open.pop_back();
+  }
+  for (const auto& recorder : open) {
+    const FinishReason reason = recorder->wait().reason;
+    EXPECT_TRUE(reason == FinishReason::cancelled || reason == FinishReason::length);
+  }
+}
+
+}  // namespace
+}  // namespace tandem
