@@ -106,7 +106,13 @@ struct AttentionWorker::Impl {
       publish_stats();
       if (!progress) sleep();
     }
-    end_all({ErrorCode::cancelled, "the server is stopping"}, FinishReason::cancelled);
+    const Error stopping{ErrorCode::unavailable, "the server is stopping"};
+    {
+      std::lock_guard lock(mutex);
+      health_now = std::unexpected(stopping);  // nothing is taken in any more
+    }
+    take_inbox();
+    end_all(stopping, FinishReason::cancelled);
     publish_stats();
   }
 
