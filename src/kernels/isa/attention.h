@@ -98,19 +98,32 @@ TANDEM_INLINE void score_tile(const float* query, size_t query_stride,
   }
 }
 
+// The part of the next tile that the heads from `first` fetch while they compute: every n-th piece for n
+// groups of heads, so that requests are spread evenly over a tile's work and do not exceed what a core may
+// have in flight.
+struct FetchPart {
+  uint32_t part, parts, count;
+  TANDEM_INLINE FetchPart(const HeadsState& state, uint32_t first, uint32_t next_count)
+      : part(first / 4), parts((state.heads + 3) / 4), count(next_count) {}
+  TANDEM_INLINE bool contains(uint32_t k, uint32_t piece) const {
+    return k < count && k / piece % parts == part;
+  }
+};
+
 template <class Cache, int Heads, int Keys>
-void score_heads(const HeadsState& state, uint32_t first, const KeyTile<Cache>& tile) {
+void score_heads(const HeadsState& state, uint32_t first, const KeyTile<Cache>& tile,
+                 const KeyTile<Cache>& next) {
   const size_t stride = padded(state.key_dim);
-  // The first heads to come by fetch the values; for MLA they are the keys.
-  const bool fetch = first == 0 && tile.values[0] != tile.keys[0];
+  const FetchPart fetch(state, first, next.count);
   for (uint32_t k = 0; k < tile.count; k += Keys) {
     score_tile<Cache, Heads, Keys>(state.query + first * stride, stride, tile.keys + k, state.key_dim,
-                                   fetch ? tile.values + k : nullptr, state.scores + first * kKeyTile + k);
+                                   fetch.contains(k, Keys) ? next.keys + k : nullptr,
+                                   state.scores + first * kKeyTile + k);
   }
 }
 
 // sums = sums * correction + scores * values for Heads heads and Chunks vectors of the value, from column d.
-// The first heads to come by fetch the same columns of the next tile's keys.
+// Asks for the same columns of the next tile's values meanwhile.
 template <class Cache, int Heads, int Chunks>
 TANDEM_INLINE void value_tile(const HeadsState& state, uint32_t first, const KeyTile<Cache>& tile,
                               const KeyTile<Cache>& next, uint32_t d, uint32_t lanes) {
@@ -126,11 +139,12 @@ TANDEM_INLINE void value_tile(const HeadsState& state, uint32_t first, const Key
       sums[h][c] = mul(load(out + h * stride + c * 16), set1(state.correction[first + h]));
     }
   }
-  const uint32_t ahead = first == 0 ? next.count : 0;
+  FetchPart fetch(state, first, next.count);
+  if (tile.values[0] == tile.keys[0]) fetch.count = 0;  // MLA: they are the keys
   for (uint32_t k = 0; k < tile.count; ++k) {
-    if (k < ahead) {
+    if (fetch.contains(k, 1)) {
 #pragma GCC unroll 4
-      for (uint32_t c = 0; c < Chunks * 16; c += kLineElements) prefetch(next.keys[k] + d + c);
+      for (uint32_t c = 0; c < Chunks * 16; c += kLineElements) prefetch(next.values[k] + d + c);
     }
     Vec value[Chunks];
 #pragma GCC unroll 4
@@ -210,9 +224,9 @@ TANDEM_INLINE void attend(HeadsState& state, uint32_t positions, const Locate& l
     next.count = 0;
     if (positions - begin > kKeyTile) fill(next, begin + kKeyTile);
     uint32_t h = 0;
-    for (; h + 4 <= state.heads; h += 4) score_heads<Cache, 4, 4>(state, h, tile);
-    for (; h + 2 <= state.heads; h += 2) score_heads<Cache, 2, 8>(state, h, tile);
-    if (h < state.heads) score_heads<Cache, 1, 16>(state, h, tile);
+    for (; h + 4 <= state.heads; h += 4) score_heads<Cache, 4, 4>(state, h, tile, next);
+    for (; h + 2 <= state.heads; h += 2) score_heads<Cache, 2, 8>(state, h, tile, next);
+    if (h < state.heads) score_heads<Cache, 1, 16>(state, h, tile, next);
     soften(state, tile.count);
     h = 0;
     for (; h + 4 <= state.heads; h += 4) value_heads<Cache, 4>(state, h, tile, next);

@@ -52,8 +52,10 @@ struct F32Product {
   TANDEM_INLINE static Vec dot(Vec sum, Vec w, Vec x) { return fma(w, x, sum); }
 };
 
-// How far ahead of its use a line is asked for when weights stream from memory.
-inline constexpr size_t kPrefetchBytes = 4096;
+// How far ahead of its use a line is asked for when weights stream from memory. Measured on Zen 4, one
+// thread: 1 KiB into L2 reads at 97 to 100 % of the plain read rate for 1 and 4 rows, 4 KiB at 97 and 64 %, 4
+// KiB into L1 at 93 and 88 %.
+inline constexpr size_t kPrefetchBytes = 1024;
 
 struct TileArgs {
   const std::byte* line = nullptr;  // first panel of the tile at the first step

@@ -178,8 +178,9 @@ TANDEM_INLINE Vec dot_pairs(Vec sum, const Pairs& w, const Pairs& x) {
 }
 #endif
 
+// Into L2: requests for L1 hold one of its few miss buffers until memory answers.
 TANDEM_INLINE void prefetch(const void* p) {
-  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
 }
 
 }  // namespace tandem::TANDEM_ISA_NAMESPACE

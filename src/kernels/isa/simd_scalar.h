@@ -160,7 +160,7 @@ TANDEM_INLINE Vec dot_pairs(Vec sum, const Pairs& w, const Pairs& x) {
 }
 
 TANDEM_INLINE void prefetch(const void* p) {
-  __builtin_prefetch(p, 0, 3);
+  __builtin_prefetch(p, 0, 2);
 }
 
 }  // namespace tandem::TANDEM_ISA_NAMESPACE
