@@ -118,8 +118,6 @@ Result<ChatTemplateSource> read_chat_template(const std::string& folder) {
   TANDEM_ASSIGN(const json object, read_object(file));
   TANDEM_ASSIGN(out.bos_token, read_token(object, file, "bos_token"));
   TANDEM_ASSIGN(out.eos_token, read_token(object, file, "eos_token"));
-  TANDEM_ASSIGN(out.pad_token, read_token(object, file, "pad_token"));
-  TANDEM_ASSIGN(out.unk_token, read_token(object, file, "unk_token"));
   if (file_exists(own_file)) {
     TANDEM_ASSIGN(out.text, read_file(own_file, kMaxFileBytes));
     out.file = own_file;

@@ -23,7 +23,7 @@ Result<GenerationDefaults> read_generation_defaults(const std::string& folder);
 struct ChatTemplateSource {
   std::string text;                                        // "" when the checkpoint has none
   std::string file;                                        // where it came from
-  std::string bos_token, eos_token, pad_token, unk_token;  // texts, as templates use them; "" for none
+  std::string bos_token, eos_token;  // texts, as templates use them; "" for none
 };
 
 // chat_template.jinja wins over tokenizer_config.json, whose "chat_template" is a string or a list of named

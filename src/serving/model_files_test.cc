@@ -82,7 +82,6 @@ TEST_F(ModelFilesTest, TemplatesComeAsAStringAListOrAFile) {
   EXPECT_EQ(source->text, "one");
   EXPECT_EQ(source->bos_token, "<s>");
   EXPECT_EQ(source->eos_token, "</s>");
-  EXPECT_EQ(source->pad_token, "");
 
   write("tokenizer_config.json",
         R"({"chat_template":[{"name":"tool_use","template":"two"},{"name":"default","template":"three"}]})");

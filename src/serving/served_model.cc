@@ -4,7 +4,7 @@
 #include <ctime>
 #include <utility>
 
-#include "base/log.h"
+#include "serving/chat_renderer.h"
 
 namespace tandem {
 
@@ -19,7 +19,9 @@ Result<ServedModel> read_served_model(const std::string& folder, std::string id)
     if (const auto eos = model.tokenizer->eos_id()) model.defaults.eos_token_ids.push_back(*eos);
   }
   TANDEM_ASSIGN(const ChatTemplateSource source, read_chat_template(folder));
-  if (!source.text.empty()) log_warning(source.file + ": chat templates are not rendered yet; chat is refused");
+  if (!source.text.empty()) {
+    TANDEM_ASSIGN(model.render_chat, make_chat_renderer(source));
+  }
   return model;
 }
 
