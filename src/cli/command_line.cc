@@ -1,7 +1,7 @@
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
-#include <iostream>
 #include <map>
 #include <memory>
 
@@ -102,6 +102,24 @@ int fail(const Error& error) {
   return exit_status(error);
 }
 
+std::vector<std::string> first_words() {
+  std::vector<std::string> words;
+  for (const Command& command : commands()) words.push_back(command.name.substr(0, command.name.find(' ')));
+  return words;
+}
+
+bool is_command(const std::string& word) {
+  const std::vector<std::string> words = first_words();
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+int unknown_command(const std::string& word) {
+  const std::string nearest = nearest_word(word, first_words());
+  std::fprintf(stderr, "tandem: unknown command '%s'%s; see tandem --help\n", word.c_str(),
+               nearest.empty() ? "" : (", did you mean '" + nearest + "'?").c_str());
+  return kExitUsage;
+}
+
 int run(const CommandParser& parser) {
   Settings settings;
   if (parser.command().set_defaults) parser.command().set_defaults(settings);
@@ -154,6 +172,7 @@ int run_command_line(int argc, char** argv) {
     }
     parsers.push_back(std::make_unique<CommandParser>(*parent, command, *sets.back()));
   }
+  if (argc > 1 && argv[1][0] != '-' && !is_command(argv[1])) return unknown_command(argv[1]);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {

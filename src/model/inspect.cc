@@ -33,8 +33,11 @@ void count(const TensorClaim& claim, const ModelConfig& config, InspectReport::R
   }
 }
 
-std::string billions(uint64_t parameters) {
-  return fmt::format("{:.2f} B", static_cast<double>(parameters) / 1e9);
+// "671.03 B", "2.23 M": a model is named after such a figure.
+std::string parameters_text(uint64_t parameters) {
+  const auto count = static_cast<double>(parameters);
+  if (parameters >= 100'000'000) return fmt::format("{:.2f} B", count / 1e9);
+  return parameters >= 100'000 ? fmt::format("{:.2f} M", count / 1e6) : fmt::format("{:.1f} K", count / 1e3);
 }
 
 }  // namespace
@@ -82,8 +85,8 @@ std::string inspect_text(const InspectReport& report) {
   std::string text = fmt::format("model              {}: {} layers, {} of them MoE with {} experts, top-{}\n",
                                  report.model_type, report.num_layers, report.num_moe_layers,
                                  report.num_experts, report.top_k);
-  text += fmt::format("parameters         {}, {} active for a token\n", billions(report.parameters),
-                      billions(report.active_parameters));
+  text += fmt::format("parameters         {}, {} active for a token\n", parameters_text(report.parameters),
+                      parameters_text(report.active_parameters));
   text += fmt::format("stored             {}\n", bytes_text(report.stored_bytes));
   for (size_t i = 0; i < kWeightRoles; ++i) {
     const InspectReport::Role& role = report.roles[i];
@@ -93,7 +96,7 @@ std::string inspect_text(const InspectReport& report) {
       dtypes += fmt::format("{}{} {}", dtypes.empty() ? "" : ", ", dtype_name(dtype), bytes_text(bytes));
     }
     text += fmt::format("  {:<16} {:>10}  {}\n", weight_role_name(static_cast<WeightRole>(i)),
-                        billions(role.parameters), dtypes);
+                        parameters_text(role.parameters), dtypes);
   }
   text += fmt::format("routed a token     {} ({} layers x {} experts x {})\n",
                       bytes_text(report.routed_bytes_per_token), report.num_moe_layers, report.top_k,

@@ -36,12 +36,19 @@ def test_includes_point_down():
     assert not wrong, "\n".join(wrong)
 
 
-def test_public_headers_show_no_heavy_third_party_header():
-    wrong = [
-        str(path.relative_to(ROOT))
+def test_heavy_third_party_headers_stay_inside_a_folder():
+    """A header that includes one is private: no other folder includes it."""
+    heavy = {
+        path.relative_to(ROOT / "src").as_posix()
         for path in sources()
-        if path.suffix == ".h" and HEAVY.search(path.read_text()) and not path.name.endswith("_internal.h")
-    ]
+        if path.suffix == ".h" and HEAVY.search(path.read_text())
+    }
+    wrong = []
+    for path in sources():
+        folder = path.relative_to(ROOT / "src").parts[0]
+        for header in re.findall(r'#\s*include\s+"([^"]+)"', path.read_text()):
+            if header in heavy and not header.startswith(folder + "/"):
+                wrong.append(f"{path.relative_to(ROOT)} includes {header}")
     assert not wrong, "\n".join(wrong)
 
 

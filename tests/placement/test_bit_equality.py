@@ -36,8 +36,7 @@ def prompts(tmp_path_factory):
 
 def generate(model, prompts, *flags):
     command = [BINARY, "generate", "--model", str(MODELS[model]), "--prompts-file", str(prompts[model]), "--deterministic",
-               "--json", "--ignore-eos", "--max-tokens", "6", "--max-context-tokens", "96", "--max-num-batched-tokens", "48",
-               "--log-level", "warning", *flags]
+               "--json", "--ignore-eos", "--max-tokens", "6", "--max-context-tokens", "96", "--log-level", "warning", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
