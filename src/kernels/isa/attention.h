@@ -23,6 +23,8 @@ struct F32Cache {
   TANDEM_INLINE static Vec read(const float* p) { return load(p); }
   TANDEM_INLINE static Vec read_partial(const float* p, uint32_t n) { return load_partial(p, n); }
 };
+// Reading 32 elements as the even and the odd ones would halve the work of widening; measured, it gains 1 to
+// 3 %, which does not pay for queries and sums in another order.
 struct Bf16Cache {
   using Element = uint16_t;
   TANDEM_INLINE static Vec read(const uint16_t* p) { return load_bf16(p); }
