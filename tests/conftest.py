@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import threading
+import time
 import urllib.parse
 
 import pytest
@@ -18,6 +19,7 @@ ARITH = ROOT / "models" / "arith"
 # A hang is a failure, not a wait: loading the bundled model takes seconds even on a busy machine.
 START_LIMIT_S = 180
 STOP_LIMIT_S = 60
+WAIT_LIMIT_S = 60
 
 
 def pytest_configure(config):
@@ -91,6 +93,13 @@ class TandemServer:
                 name, value = line.split()
                 values[name] = float(value)
         return values
+
+    def wait_metrics(self, holds):
+        """Polls until `holds(metrics)`; these metrics."""
+        deadline = time.monotonic() + WAIT_LIMIT_S
+        while not holds(metrics := self.metrics()):
+            assert time.monotonic() < deadline, f"{metrics}\n{self.describe()}"
+        return metrics
 
     def stop(self):
         if self.process.poll() is None:

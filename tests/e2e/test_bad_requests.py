@@ -146,3 +146,19 @@ def test_sampling_at_the_edges(client):
 def test_the_server_is_none_the_worse(server, client):
     assert server.request("GET", "/health").json() == {"status": "ok"}
     assert client.chat.completions.create(model=MODEL, messages=user(QUESTION), temperature=0).choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("letter", ["a", "_", " ", "\n", "é", "7"], ids=repr)
+def test_a_million_letters_are_counted_and_refused(server, letter, context_tokens):
+    error = refused(server.request("POST", "/v1/completions", {**COMPLETION, "prompt": letter * 10**6}))
+    assert error["code"] == "context_length_exceeded" and str(context_tokens) in error["message"], error["message"]
+
+
+def test_a_body_above_the_limit_is_413_before_it_is_read(server):
+    connection = server.connection()
+    connection.putrequest("POST", "/v1/completions")
+    connection.putheader("content-length", str(1 << 40))
+    connection.endheaders()
+    reply = connection.getresponse()
+    assert reply.status == 413 and "larger than" in json.loads(reply.read())["error"]["message"]
+    connection.close()
