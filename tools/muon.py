@@ -1,7 +1,7 @@
 """The Muon optimizer: momentum whose step is orthogonalised, for weight matrices.
 
-Every matrix gets an update with all singular values near 1, found by a Newton-Schulz iteration. On this problem it needs about
-half the steps of AdamW. Matrices of one shape are orthogonalised in one batch.
+Every matrix gets an update with all singular values near 1, found by a Newton-Schulz iteration. Matrices of one shape are
+orthogonalised in one batch.
 """
 
 import torch

@@ -9,6 +9,7 @@ import argparse
 import json
 import math
 import random
+import re
 import time
 from pathlib import Path
 
@@ -18,14 +19,19 @@ from safetensors.torch import save_file
 
 from arith_model import CONFIG, Model, to_checkpoint
 from arith_problems import HELDOUT_COUNT, HELDOUT_SEED, SEED, VALIDATION_SEED, final_number, make_problem, make_problems
-from arith_tokenizer import chat_text, save_tokenizer, train_tokenizer
+from arith_tokenizer import BOS, chat_text, save_tokenizer, train_tokenizer
 from muon import Muon
 
 BATCH = 64
 CHUNK_STEPS = 256          # training data is generated and length-sorted this many batches at a time
 MATRIX_RATE, OTHER_RATE, WARMUP = 0.02, 4e-3, 60
-DECAY_SHARE = 0.3          # the last part of the run brings the rate down linearly
+# (step, share of the peak rates): up, level, down, and a second, lower descent that corrects the last few percent
+SCHEDULE = [(0, 1 / WARMUP), (WARMUP, 1 + 1 / WARMUP), (WARMUP, 1.0), (600, 1.0), (1000, 0.0), (1000, 0.4), (1400, 0.0)]
 BIAS_SPEED = 2e-3
+DRILL_EQUATIONS = 9        # in each sequence of a drill: about as long as a word problem
+DRILL_START = 400          # stories are understood by then: every second batch becomes a drill of sums ...
+MIX_START = 600            # ... until sums are known too: now each batch holds some of both, to join the two
+MIXED_PROBLEMS, MIXED_DRILLS = 32, 16
 QUESTION_WEIGHT = 0.05     # loss on the question: keeps free-running text sane, but the answer is what counts
 SYSTEM_PROMPTS = ["You are a helpful assistant.", "Solve the problem step by step.", "Answer with a number."]
 
@@ -59,6 +65,24 @@ def make_chunk(tokenizer, chunk, avoid):
     return batches
 
 
+def make_drill(tokenizer, step, count):
+    """`count` sequences of bare equations such as ` 12+7=19 30-4=26`, drawn from worked answers; only the results count.
+
+    When the stories are understood and the sums are not yet, this teaches five times as many sums a second as whole problems.
+    """
+    rng, batch = random.Random(SEED * 1000 + 500_000 + step), []
+    while len(batch) < count:
+        text = ""
+        while text.count("=") < DRILL_EQUATIONS:
+            text += "".join(" " + e for e in re.findall(r"\d+[-+*/]\d+=\d+", make_problem(rng)["answer"]))
+        tokens, weights, in_result = tokenizer.encode(BOS + text), [], False
+        for token in tokens.tokens:
+            in_result = token == "=" or (in_result and token.isdigit())
+            weights.append(1.0 if in_result and token != "=" else 0.0)
+        batch.append((tokens.ids, weights))
+    return batch
+
+
 def to_tensors(batch):
     longest = max(len(ids) for ids, _ in batch)
     ids = torch.tensor([i + [CONFIG["pad_token_id"]] * (longest - len(i)) for i, _ in batch])
@@ -66,12 +90,12 @@ def to_tensors(batch):
     return ids, weights
 
 
-def rate_at(step, steps):
-    """Share of the peak learning rate: rises, stays, falls; the part before the fall does not depend on `steps`."""
-    decay_start = int(steps * (1 - DECAY_SHARE))
-    if step < WARMUP:
-        return (step + 1) / WARMUP
-    return 1.0 if step < decay_start else max(0.01, (steps - step) / (steps - decay_start))
+def rate_at(step):
+    """Share of the peak learning rates at a step: the straight lines between the points of SCHEDULE, never below 1 %."""
+    for (start, first), (end, last) in zip(SCHEDULE, SCHEDULE[1:]):
+        if start <= step < end:
+            return max(0.01, first + (last - first) * (step - start) / (end - start))
+    return 0.01
 
 
 @torch.no_grad()
@@ -150,7 +174,7 @@ def export(model, tokenizer, folder, heldout, note):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=SCHEDULE[-1][0], help="fewer: stop early, with the same schedule")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, default=Path(__file__).resolve().parent.parent / "models" / "arith")
     parser.add_argument("--checkpoint", type=Path, help="training state: read if present, written every 100 steps")
@@ -180,13 +204,18 @@ def main():
         first = state["step"]
     print(f"{sum(p.numel() for p in model.parameters())} parameters, starting at step {first}", flush=True)
 
-    started, losses, batches, current = time.time(), [], None, None
+    started, losses, batches, current = time.time(), ([], []), None, None
     for step in range(first, 0 if args.export_only else args.steps):
         if step // CHUNK_STEPS != current:
             current = step // CHUNK_STEPS
             batches = make_chunk(tokenizer, current, avoid)
-        ids, weights = to_tensors(batches[step % CHUNK_STEPS])
-        rate = rate_at(step, args.steps)
+        batch, drill = batches[step % CHUNK_STEPS], DRILL_START <= step < MIX_START and step % 2 == 1
+        if drill:
+            batch = make_drill(tokenizer, step, BATCH)
+        elif step >= MIX_START:
+            batch = batch[:MIXED_PROBLEMS] + make_drill(tokenizer, step, MIXED_DRILLS)
+        ids, weights = to_tensors(batch)
+        rate = rate_at(step)
         for optimizer, peak in zip(optimizers, peaks):
             optimizer.param_groups[0]["lr"] = peak * rate
             optimizer.zero_grad(set_to_none=True)
@@ -200,20 +229,20 @@ def main():
         for optimizer in optimizers:
             optimizer.step()
         model.update_bias(BIAS_SPEED * rate)
-        answer = weight[kept] == 1.0
-        losses.append((each.detach()[answer]).mean().item())
+        losses[drill].append(each.detach()[weight[kept] == 1.0].mean().item())
         if (step + 1) % 50 == 0:
             busiest = max((moe.load.max() / moe.load.float().mean()).item() for moe in model.moe_layers())
             idle = sum(int((moe.load == 0).sum()) for moe in model.moe_layers())
-            print(f"step {step + 1}: answer loss {sum(losses) / len(losses):.4f}, busiest expert {busiest:.2f}x, idle {idle}, "
+            means = "/".join(f"{sum(part) / len(part):.4f}" for part in losses if part)
+            print(f"step {step + 1}: answer loss (/drill loss) {means}, busiest expert {busiest:.2f}x, idle {idle}, "
                   f"{(time.time() - started) / (step + 1 - first):.3f} s/step", flush=True)
-            losses = []
+            losses = ([], [])
         if (step + 1) % 100 == 0 or step + 1 == args.steps:
             if args.checkpoint:
                 temporary = args.checkpoint.with_suffix(".part")
                 torch.save({"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers], "step": step + 1}, temporary)
                 temporary.replace(args.checkpoint)
-            if (step + 1) % 500 == 0:
+            if (step + 1) % 500 == 0 and step + 1 < args.steps:
                 print(f"step {step + 1}: validation accuracy {accuracy(model, tokenizer, validation):.3f}", flush=True)
             if not math.isfinite(loss.item()):
                 raise SystemExit("loss is not finite: lower MATRIX_RATE")
