@@ -75,6 +75,21 @@ TEST(ThreadPool, RunsEveryTaskOnceWhateverTheSize) {
   }
 }
 
+TEST(ThreadPool, ManyShortRegionsLoseNoTaskAndSeeTheirOwnArguments) {
+  ThreadPool pool(4);
+  std::atomic<size_t> sum{0};
+  for (size_t region = 0; region < 20000; ++region) {
+    // A worker that came late must not run a task with the arguments of another region.
+    std::vector<size_t> marks(3, 0);
+    pool.run(marks.size(), [&, region](size_t task, int) {
+      marks[task] = region + 1;
+      sum.fetch_add(1);
+    });
+    for (size_t mark : marks) ASSERT_EQ(mark, region + 1);
+  }
+  EXPECT_EQ(sum.load(), 60000u);
+}
+
 TEST(File, RefusesWhatIsNotAFileAndWhatIsTooLarge) {
   EXPECT_EQ(read_file("/nonexistent/file", 10).error().code, ErrorCode::not_found);
   EXPECT_EQ(read_file("/tmp", 10).error().code, ErrorCode::invalid_argument);

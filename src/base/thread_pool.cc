@@ -23,44 +23,88 @@ void relax() { __builtin_ia32_pause(); }
 
 }  // namespace
 
+// A region is open while tasks are left. A worker that comes while it is open enters and is waited for; one that comes
+// later (because the machine gave its CPU to somebody else) is not. So a region is never slower than its caller alone.
 struct ThreadPool::Shared {
+  // Of `region`: the number of the region in the upper half, whether it is open, and how many workers are inside.
+  static constexpr uint64_t kNumber = uint64_t{1} << 32;
+  static constexpr uint64_t kOpen = uint64_t{1} << 31;
+  static constexpr uint64_t kInside = kOpen - 1;
+
   std::vector<std::thread> workers;
   bool may_spin = false;
 
-  std::mutex mutex;
-  std::condition_variable wake;
-  std::atomic<uint64_t> region{0};  // even: none; incremented by two for each region
+  std::atomic<uint64_t> region{0};
   std::atomic<bool> stop{false};
 
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::atomic<int> sleepers{0};
+
+  // Written while no worker is inside and the region is closed.
   TaskFn fn = nullptr;
   void* context = nullptr;
   size_t tasks = 0;
   std::atomic<size_t> next{0};
-  std::atomic<int> inside{0};  // workers that still may touch this region
 
   void work(int worker) {
     for (size_t task = next.fetch_add(1); task < tasks; task = next.fetch_add(1)) fn(context, task, worker);
   }
 
+  static bool is_new(uint64_t state, uint64_t seen) { return (state / kNumber) != seen; }
+
+  // Waits for a region other than number `seen`; false when the pool stops.
+  bool wait_for_region(uint64_t seen) {
+    if (may_spin) {
+      const Instant start = now();
+      while (!is_new(region.load(), seen) && !stop.load() && now() - start < kSpin) {
+        for (int i = 0; i < 16; ++i) relax();
+      }
+    }
+    if (!is_new(region.load(), seen) && !stop.load()) {
+      std::unique_lock lock(mutex);
+      // Counted before the condition is looked at: either we see the new region, or its owner sees us and notifies.
+      sleepers.fetch_add(1);
+      wake.wait(lock, [&] { return stop.load() || is_new(region.load(), seen); });
+      sleepers.fetch_sub(1);
+    }
+    return !stop.load();
+  }
+
+  bool enter() {
+    uint64_t state = region.load();
+    while ((state & kOpen) != 0) {
+      if (region.compare_exchange_weak(state, state + 1)) return true;
+    }
+    return false;
+  }
+
   void loop(int worker) {
     uint64_t seen = 0;
-    while (true) {
-      uint64_t current = region.load(std::memory_order_acquire);
-      if (current == seen && may_spin) {
-        const Instant start = now();
-        while ((current = region.load(std::memory_order_acquire)) == seen && !stop.load() && now() - start < kSpin) {
-          for (int i = 0; i < 16; ++i) relax();
-        }
-      }
-      if (current == seen) {
-        std::unique_lock lock(mutex);
-        wake.wait(lock, [&] { return stop.load() || region.load() != seen; });
-        current = region.load();
-      }
-      if (stop.load()) return;
-      seen = current;
+    while (wait_for_region(seen)) {
+      seen = region.load() / kNumber;
+      if (!enter()) continue;
       work(worker);
-      inside.fetch_sub(1, std::memory_order_acq_rel);
+      region.fetch_sub(1);
+    }
+  }
+
+  void open() {
+    region.store((region.load() / kNumber + 1) * kNumber | kOpen);
+    if (sleepers.load() == 0) return;
+    { std::lock_guard lock(mutex); }  // a sleeper that has not seen the region is past its look at it
+    wake.notify_all();
+  }
+
+  void close() {
+    region.fetch_and(~kOpen);
+    for (int spins = 0; (region.load() & kInside) != 0; ++spins) {
+      // With fewer CPUs than threads the worker we wait for needs this one.
+      if (may_spin && spins < 2000) {
+        relax();
+      } else {
+        std::this_thread::yield();
+      }
     }
   }
 };
@@ -94,22 +138,9 @@ void ThreadPool::run_region(size_t tasks, TaskFn fn, void* context) {
   shared.context = context;
   shared.tasks = tasks;
   shared.next.store(0);
-  // Every worker passes through every region, so that none can still read an old one when the next is written.
-  shared.inside.store(threads_ - 1);
-  {
-    std::lock_guard lock(shared.mutex);
-    shared.region.fetch_add(2, std::memory_order_release);
-  }
-  shared.wake.notify_all();
+  shared.open();
   shared.work(0);
-  for (int spins = 0; shared.inside.load(std::memory_order_acquire) != 0; ++spins) {
-    // With fewer CPUs than threads the worker we wait for needs this one.
-    if (shared.may_spin && spins < 2000) {
-      relax();
-    } else {
-      std::this_thread::yield();
-    }
-  }
+  shared.close();
 }
 
 }  // namespace tandem

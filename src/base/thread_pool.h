@@ -1,5 +1,6 @@
 // ThreadPool: runs the tasks of one region at a time on a fixed set of threads, the caller being one of them.
-// Tasks are handed out by one atomic counter. One thread (the owner) calls `run`; it returns when every task is done.
+// Tasks are handed out by one atomic counter. One thread (the owner) calls `run`; it returns when every task is done. It
+// waits for workers that have begun a task, never for one to arrive.
 // Idle workers spin for a bounded time and then sleep; they never spin when the pool is larger than the CPU budget.
 #pragma once
 
