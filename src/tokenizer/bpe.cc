@@ -109,11 +109,11 @@ Result<Bpe> Bpe::build(Vocabulary vocabulary, const std::vector<std::pair<std::s
     bpe.merges_.put(left_id, right_id, {static_cast<uint32_t>(rank), result});
   }
 
-  if (bpe.options_.unknown) {
-    bpe.unknown_id_ = id_of(*bpe.options_.unknown);
+  if (!bpe.options_.unknown.empty()) {
+    bpe.unknown_id_ = id_of(bpe.options_.unknown);
     if (bpe.unknown_id_ < 0) {
       return make_error(ErrorCode::data_loss,
-                        fmt::format("model.unk_token: \"{}\" is not in model.vocab", *bpe.options_.unknown));
+                        fmt::format("model.unk_token: \"{}\" is not in model.vocab", bpe.options_.unknown));
     }
   }
   for (int byte = 0; byte < 256; ++byte) {

@@ -31,7 +31,7 @@ struct BpeOptions {
   bool ignore_merges = false;  // a piece that is a token as a whole is that token
   bool byte_fallback = false;  // characters: an unknown one becomes its bytes, <0x00> to <0xFF>
   bool fuse_unknown = false;   // adjacent unknown characters become one unknown token
-  std::optional<std::string> unknown;
+  std::string unknown;         // the token for what is unknown; empty: none
 };
 
 class Bpe {
