@@ -43,12 +43,9 @@ double measure_flops(float (*loop)(size_t, double&), ThreadPool& pool, double se
 const RoofLoops* roof_loops(std::string_view table) {
   const RoofLoops* const all[] = {
 #if defined(__x86_64__)
-    &kAvx512Bf16Roofs,
-    &kAvx512Roofs,
-    &kAvx2Roofs,
+      &kAvx512Bf16Roofs, &kAvx512Roofs, &kAvx2Roofs,
 #endif
-    &kScalarRoofs
-  };
+      &kScalarRoofs};
   for (const RoofLoops* loops : all) {
     if (loops->table == table) return loops;
   }

@@ -22,7 +22,8 @@
 namespace tandem {
 namespace {
 
-// How long the worker sleeps when nothing wakes it: the time in which it notices a peer that was lost while idle.
+// How long the worker sleeps when nothing wakes it: the time in which it notices a peer that was lost while
+// idle.
 constexpr int kIdleMilliseconds = 100;
 
 // FNV-1a over 32-bit words: enough to tell whether two runs had the same bits, and cheap beside a step.
@@ -76,7 +77,8 @@ struct AttentionWorker::Impl {
   std::atomic<bool> stop{false};
   std::thread thread;
 
-  Impl(const AttentionWorkerOptions& worker_options, BlockPool block_pool, KernelRunner& kernels, FfnPort& ffn_port)
+  Impl(const AttentionWorkerOptions& worker_options, BlockPool block_pool, KernelRunner& kernels,
+       FfnPort& ffn_port)
       : options(worker_options),
         pool(std::move(block_pool)),
         port(&ffn_port),
@@ -125,8 +127,9 @@ struct AttentionWorker::Impl {
       cancelled.swap(cancellations);
     }
     for (Submission& submission : arrived) {
-      auto sequence = std::make_unique<Sequence>(submission.id, std::move(submission.request), std::move(submission.sink),
-                                                 pool, options.max_context_tokens);
+      auto sequence =
+          std::make_unique<Sequence>(submission.id, std::move(submission.request), std::move(submission.sink),
+                                     pool, options.max_context_tokens);
       const SamplingParams& sampling = sequence->request.sampling;
       sequence->seed = sampling.seed.value_or(random_seed());
       if (sampling.repetition_penalty != 1.0f) {
@@ -147,19 +150,26 @@ struct AttentionWorker::Impl {
   void check_peer() {
     Status health = port->health();
     const bool lost = !health.has_value();
-    if (lost && (scheduler.num_running() > 0 || scheduler.num_waiting() > 0)) end_all(health.error(), FinishReason::error);
+    if (lost && (scheduler.num_running() > 0 || scheduler.num_waiting() > 0))
+      end_all(health.error(), FinishReason::error);
     std::lock_guard lock(mutex);
     health_now = std::move(health);
   }
 
-  // Starts a step where the lane is free and there is work, and runs it as far as it goes. False: nothing to do now.
+  // Starts a step where the lane is free and there is work, and runs it as far as it goes. False: nothing to
+  // do now.
   bool step(LaneWork& work) {
     if (!work.lane->active() && !start(work)) return false;
     const Advance advance = executor.advance(*work.lane);
     switch (advance.state) {
-      case AdvanceState::waiting: return false;
-      case AdvanceState::done: finish_step(work); return true;
-      case AdvanceState::failed: fail_step(work, advance.error); return true;
+      case AdvanceState::waiting:
+        return false;
+      case AdvanceState::done:
+        finish_step(work);
+        return true;
+      case AdvanceState::failed:
+        fail_step(work, advance.error);
+        return true;
     }
     return false;
   }
@@ -173,7 +183,8 @@ struct AttentionWorker::Impl {
       work.parts = scheduler.plan_prefill();
     }
     if (work.parts.empty()) return false;
-    const StepBatch batch = work.builder.build(work.parts, next_step++, work.row_class, now() + options.ffn_deadline);
+    const StepBatch batch =
+        work.builder.build(work.parts, next_step++, work.row_class, now() + options.ffn_deadline);
     const Status started = executor.start(*work.lane, batch);
     if (!started) {
       fail_step(work, started.error());
@@ -213,7 +224,8 @@ struct AttentionWorker::Impl {
       never.insert(never.end(), options.eos_token_ids.begin(), options.eos_token_ids.end());
       never.insert(never.end(), sampling.stop_token_ids.begin(), sampling.stop_token_ids.end());
     }
-    auto event = sampler.sample(logits, sampling, sequence.seed, sequence.history, never, sequence.generated());
+    auto event =
+        sampler.sample(logits, sampling, sequence.seed, sequence.history, never, sequence.generated());
     if (!event) {
       finish(sequence, FinishReason::error, event.error());
       return;
@@ -223,13 +235,17 @@ struct AttentionWorker::Impl {
     ++sequence.history.generated[token];
     sequence.sink->on_token(*event);
 
-    const auto is_one_of = [token](const std::vector<int32_t>& ids) { return std::find(ids.begin(), ids.end(), token) != ids.end(); };
+    const auto is_one_of = [token](const std::vector<int32_t>& ids) {
+      return std::find(ids.begin(), ids.end(), token) != ids.end();
+    };
     if ((!sampling.ignore_eos && is_one_of(options.eos_token_ids)) || is_one_of(sampling.stop_token_ids)) {
       finish(sequence, FinishReason::stop, {});
-    } else if (sequence.generated() >= sampling.max_tokens || sequence.tokens.size() >= options.max_context_tokens) {
+    } else if (sequence.generated() >= sampling.max_tokens ||
+               sequence.tokens.size() >= options.max_context_tokens) {
       finish(sequence, FinishReason::length, {});
     } else if (now() >= sequence.request.deadline) {
-      finish(sequence, FinishReason::error, {ErrorCode::deadline_exceeded, "the request's deadline has passed"});
+      finish(sequence, FinishReason::error,
+             {ErrorCode::deadline_exceeded, "the request's deadline has passed"});
     }
   }
 
@@ -240,7 +256,8 @@ struct AttentionWorker::Impl {
       return;
     }
     log_error("a step failed: " + error.message);
-    for (const StepPart& part : std::exchange(work.parts, {})) finish(*part.sequence, FinishReason::error, error);
+    for (const StepPart& part : std::exchange(work.parts, {}))
+      finish(*part.sequence, FinishReason::error, error);
   }
 
   // Ends every request. Steps in work are cancelled first: nobody writes into blocks that are given back.
@@ -268,7 +285,9 @@ struct AttentionWorker::Impl {
       std::lock_guard lock(mutex);
       stats.prompt_tokens += ended->prompt_tokens;
       stats.generated_tokens += ended->generated();
-      ++(reason == FinishReason::cancelled ? stats.cancelled : reason == FinishReason::error ? stats.failed : stats.finished);
+      ++(reason == FinishReason::cancelled ? stats.cancelled
+         : reason == FinishReason::error   ? stats.failed
+                                           : stats.finished);
     }
     publish_stats();  // before the listener can look: an ended request holds nothing
     ended->sink->on_finish(finish);
@@ -305,16 +324,17 @@ AttentionWorker::~AttentionWorker() {
   impl_->thread.join();
 }
 
-Result<std::unique_ptr<AttentionWorker>> AttentionWorker::create(const AttentionWorkerOptions& options, BlockPool pool,
-                                                                 AttentionPrograms programs, KernelRunner& kernels,
-                                                                 FfnPort& port) {
+Result<std::unique_ptr<AttentionWorker>> AttentionWorker::create(const AttentionWorkerOptions& options,
+                                                                 BlockPool pool, AttentionPrograms programs,
+                                                                 KernelRunner& kernels, FfnPort& port) {
   auto impl = std::make_unique<Impl>(options, std::move(pool), kernels, port);
   if (programs.decode->shape().capacity < options.scheduler.max_num_seqs ||
       programs.prefill->shape().capacity < options.scheduler.max_num_batched_tokens) {
     return make_error(ErrorCode::internal, "the programs are smaller than the scheduler's limits");
   }
   impl->wake_fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (impl->wake_fd < 0) return make_error(ErrorCode::resource_exhausted, std::string("eventfd: ") + std::strerror(errno));
+  if (impl->wake_fd < 0)
+    return make_error(ErrorCode::resource_exhausted, std::string("eventfd: ") + std::strerror(errno));
   impl->limits.max_context_tokens = options.max_context_tokens;
   impl->limits.kv_pool_tokens = impl->pool.num_blocks() * impl->pool.spec().tokens_per_block;
   impl->limits.vocab_size = options.vocab_size;
@@ -330,26 +350,31 @@ Result<std::unique_ptr<AttentionWorker>> AttentionWorker::create(const Attention
   return std::unique_ptr<AttentionWorker>(new AttentionWorker(std::move(impl)));
 }
 
-const EngineLimits& AttentionWorker::limits() const { return impl_->limits; }
+const EngineLimits& AttentionWorker::limits() const {
+  return impl_->limits;
+}
 
 Result<RequestId> AttentionWorker::submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) {
   const EngineLimits& limits = impl_->limits;
   const size_t prompt = request.prompt.size();
-  if (prompt == 0) return make_error(ErrorCode::invalid_argument, "prompt: it has no tokens; at least one is needed");
+  if (prompt == 0)
+    return make_error(ErrorCode::invalid_argument, "prompt: it has no tokens; at least one is needed");
   if (prompt >= limits.max_context_tokens) {
     return make_error(ErrorCode::invalid_argument,
-                      "prompt: " + std::to_string(prompt) + " tokens leave no room for an answer in a context of " +
+                      "prompt: " + std::to_string(prompt) +
+                          " tokens leave no room for an answer in a context of " +
                           std::to_string(limits.max_context_tokens) + " tokens; shorten it");
   }
   if (prompt > limits.kv_pool_tokens) {
-    return make_error(ErrorCode::invalid_argument, "prompt: " + std::to_string(prompt) +
-                                                       " tokens do not fit the KV pool of " +
-                                                       std::to_string(limits.kv_pool_tokens) +
-                                                       " tokens; raise serving.kv_cache_tokens or shorten it");
+    return make_error(ErrorCode::invalid_argument,
+                      "prompt: " + std::to_string(prompt) + " tokens do not fit the KV pool of " +
+                          std::to_string(limits.kv_pool_tokens) +
+                          " tokens; raise serving.kv_cache_tokens or shorten it");
   }
   for (int32_t token : request.prompt) {
     if (token < 0 || static_cast<uint32_t>(token) >= limits.vocab_size) {
-      return make_error(ErrorCode::invalid_argument, "prompt: token id " + std::to_string(token) + " is not in 0.." +
+      return make_error(ErrorCode::invalid_argument, "prompt: token id " + std::to_string(token) +
+                                                         " is not in 0.." +
                                                          std::to_string(limits.vocab_size - 1));
     }
   }
@@ -359,8 +384,8 @@ Result<RequestId> AttentionWorker::submit(GenerationRequest request, std::shared
     std::lock_guard lock(impl_->mutex);
     if (!impl_->health_now) return std::unexpected(impl_->health_now.error());
     if (impl_->stats.waiting >= limits.max_queue) {
-      return make_error(ErrorCode::resource_exhausted,
-                        "the queue of " + std::to_string(limits.max_queue) + " requests is full; try again later");
+      return make_error(ErrorCode::resource_exhausted, "the queue of " + std::to_string(limits.max_queue) +
+                                                           " requests is full; try again later");
     }
     id = impl_->next_id++;
     ++impl_->stats.waiting;

@@ -1,6 +1,6 @@
-// AttentionWorker: the attention role's engine. One thread of its own schedules, runs the lanes' steps over an FfnPort,
-// samples and calls the sinks. A decode lane and a prefill lane step independently, so that one computes while the other
-// waits for the experts.
+// AttentionWorker: the attention role's engine. One thread of its own schedules, runs the lanes' steps over
+// an FfnPort, samples and calls the sinks. A decode lane and a prefill lane step independently, so that one
+// computes while the other waits for the experts.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ struct AttentionWorkerOptions {
   uint32_t max_queue = 1024;           // requests that wait; one more is refused
   uint32_t vocab_size = 0;             // ids that a prompt may hold
   std::vector<int32_t> eos_token_ids;
-  Duration ffn_deadline = std::chrono::seconds(60);  // of one exchange: a backstop; a dead peer is noticed far sooner
+  Duration ffn_deadline =
+      std::chrono::seconds(60);  // of one exchange: a backstop; a dead peer is noticed far sooner
 };
 
 // What the two lanes run. The capacities are those of the scheduler's limits: max_num_seqs rows for decode,
@@ -32,8 +33,9 @@ struct AttentionPrograms {
 class AttentionWorker final : public Engine {
  public:
   // `kernels` and `port` outlive the worker and are used by its thread alone from now on.
-  static Result<std::unique_ptr<AttentionWorker>> create(const AttentionWorkerOptions& options, BlockPool pool,
-                                                         AttentionPrograms programs, KernelRunner& kernels, FfnPort& port);
+  static Result<std::unique_ptr<AttentionWorker>> create(const AttentionWorkerOptions& options,
+                                                         BlockPool pool, AttentionPrograms programs,
+                                                         KernelRunner& kernels, FfnPort& port);
   // Ends every request (cancelled) and joins the thread.
   ~AttentionWorker() override;
 

@@ -34,7 +34,8 @@ class Recorder final : public GenerationSink {
   }
   Finish wait() {
     std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60), [&] { return finished_; })) << "a request never ended";
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60), [&] { return finished_; }))
+        << "a request never ended";
     return finish_;
   }
   void wait_for_tokens(size_t count) {
@@ -54,8 +55,9 @@ class Recorder final : public GenerationSink {
   bool finished_ = false;
 };
 
-// The experts of this process behind a door that a test can shut: what RemoteFfn does when its peer is lost, with the same
-// promises (requests in flight complete with unavailable, health and submit say so until the peer is back).
+// The experts of this process behind a door that a test can shut: what RemoteFfn does when its peer is lost,
+// with the same promises (requests in flight complete with unavailable, health and submit say so until the
+// peer is back).
 class LosablePort final : public FfnPort {
  public:
   explicit LosablePort(MoeBlock& block) : local_(block) {}
@@ -92,11 +94,13 @@ std::string file_text(const std::string& path) {
 // A worker over a tiny model with random weights.
 struct Served {
   struct Limits {
-    uint32_t num_blocks = 400, max_num_seqs = 8, max_num_batched_tokens = 32, max_context = 200, max_queue = 1000;
+    uint32_t num_blocks = 400, max_num_seqs = 8, max_num_batched_tokens = 32, max_context = 200,
+             max_queue = 1000;
     std::vector<int32_t> eos = {};
   };
   Served() : Served(Limits()) {}
-  explicit Served(const Limits& limits) : pool(2), runner(*KernelRunner::create(**choose_kernel_table(), pool)) {
+  explicit Served(const Limits& limits)
+      : pool(2), runner(*KernelRunner::create(**choose_kernel_table(), pool)) {
     const std::string folder = "tests/fixtures/qwen3_moe";
     config = *parse_model_config(file_text(folder + "/config.json"), folder);
     LoadOptions load;
@@ -117,16 +121,19 @@ struct Served {
     options.eos_token_ids = limits.eos;
     const auto caches = blocks.layer_views();
     AttentionPrograms programs;
-    programs.decode = *model->build({limits.max_num_seqs, limits.max_num_seqs}, port->traits(), caches, nullptr);
-    programs.prefill = *model->build({limits.max_num_batched_tokens, std::min(limits.max_num_batched_tokens, limits.max_num_seqs)},
-                                     port->traits(), caches, nullptr);
+    programs.decode =
+        *model->build({limits.max_num_seqs, limits.max_num_seqs}, port->traits(), caches, nullptr);
+    programs.prefill = *model->build(
+        {limits.max_num_batched_tokens, std::min(limits.max_num_batched_tokens, limits.max_num_seqs)},
+        port->traits(), caches, nullptr);
     worker = *AttentionWorker::create(options, std::move(blocks), std::move(programs), runner, *port);
   }
 
   GenerationRequest request(uint32_t seed, uint32_t prompt_tokens, uint32_t max_tokens) const {
     std::mt19937 random(seed);
     GenerationRequest made;
-    for (uint32_t i = 0; i < prompt_tokens; ++i) made.prompt.push_back(static_cast<int32_t>(random() % config.vocab_size));
+    for (uint32_t i = 0; i < prompt_tokens; ++i)
+      made.prompt.push_back(static_cast<int32_t>(random() % config.vocab_size));
     made.sampling.temperature = 0;
     made.sampling.max_tokens = max_tokens;
     made.hash_logits = true;
@@ -190,8 +197,11 @@ TEST(AttentionWorker, BatchChunksLanesAndPreemptionChangeNoBit) {
 
 TEST(AttentionWorker, RequestsThatCannotFitAreRefusedAndThoseThatFillThePoolEnd) {
   Served served({.num_blocks = 9, .max_context = 200});
-  EXPECT_NE(served.refusal(served.request(1, 145, 4)).find("145 tokens do not fit the KV pool of 144"), std::string::npos);
-  EXPECT_NE(served.refusal(served.request(1, 200, 4)).find("200 tokens leave no room for an answer in a context of 200"), std::string::npos);
+  EXPECT_NE(served.refusal(served.request(1, 145, 4)).find("145 tokens do not fit the KV pool of 144"),
+            std::string::npos);
+  EXPECT_NE(served.refusal(served.request(1, 200, 4))
+                .find("200 tokens leave no room for an answer in a context of 200"),
+            std::string::npos);
   const auto fills = served.submit(served.request(1, 144, 50));
   const auto after = served.submit(served.request(2, 3, 4));
   Finish finish = fills->wait();
@@ -236,7 +246,8 @@ TEST(AttentionWorker, StopTokensEndWhereTheyShould) {
   request.sampling.stop_token_ids = {stop};
   auto recorder = plain.submit(request);
   EXPECT_EQ(recorder->wait().reason, FinishReason::stop);
-  EXPECT_EQ(recorder->tokens(), std::vector<int32_t>(tokens.begin(), tokens.begin() + static_cast<long>(first) + 1));
+  EXPECT_EQ(recorder->tokens(),
+            std::vector<int32_t>(tokens.begin(), tokens.begin() + static_cast<long>(first) + 1));
 
   request.sampling.min_tokens = 12;
   recorder = plain.submit(request);
@@ -261,7 +272,8 @@ TEST(AttentionWorker, CancelsInEveryStateGiveEverythingBack) {
   std::vector<std::pair<RequestId, std::shared_ptr<Recorder>>> open;
   for (int i = 0; i < 120; ++i) {
     RequestId id = 0;
-    auto recorder = served.submit(served.request(static_cast<uint32_t>(i), 1 + static_cast<uint32_t>(random() % 100), 30), &id);
+    auto recorder = served.submit(
+        served.request(static_cast<uint32_t>(i), 1 + static_cast<uint32_t>(random() % 100), 30), &id);
     open.emplace_back(id, recorder);
     if (random() % 2 == 0) recorder->wait_for_tokens(random() % 3);  // queued, in prefill, or decoding
     const auto& [victim, ignored] = open[random() % open.size()];
@@ -269,7 +281,8 @@ TEST(AttentionWorker, CancelsInEveryStateGiveEverythingBack) {
   }
   for (const auto& [id, recorder] : open) served.worker->cancel(id);
   uint64_t cancelled = 0;
-  for (const auto& [id, recorder] : open) cancelled += recorder->wait().reason == FinishReason::cancelled ? 1 : 0;
+  for (const auto& [id, recorder] : open)
+    cancelled += recorder->wait().reason == FinishReason::cancelled ? 1 : 0;
   const EngineStats stats = served.worker->stats();
   EXPECT_GT(cancelled, 0u);
   EXPECT_EQ(stats.cancelled, cancelled);
@@ -288,7 +301,8 @@ TEST(AttentionWorker, ALostPeerEndsEveryRequestByNameAndComesBack) {
     return Answer{recorder->tokens(), finish.logits_hash};
   }();
   std::vector<std::shared_ptr<Recorder>> open;
-  for (uint32_t i = 0; i < 6; ++i) open.push_back(served.submit(served.request(i, 10, 150)));  // running and waiting
+  for (uint32_t i = 0; i < 6; ++i)
+    open.push_back(served.submit(served.request(i, 10, 150)));  // running and waiting
   open[0]->wait_for_tokens(2);
   served.port->lost = true;
   for (const auto& recorder : open) {
@@ -298,13 +312,15 @@ TEST(AttentionWorker, ALostPeerEndsEveryRequestByNameAndComesBack) {
     EXPECT_EQ(finish.error.message, LosablePort::kReason);
   }
   const Instant end = now() + std::chrono::seconds(30);
-  while (served.worker->health().has_value() && now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  while (served.worker->health().has_value() && now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   ASSERT_FALSE(served.worker->health().has_value());
   EXPECT_EQ(served.refusal(served.request(1, 5, 3)), LosablePort::kReason);
   EXPECT_EQ(served.worker->stats().kv_blocks_used, 0u);
 
   served.port->lost = false;
-  while (!served.worker->health().has_value() && now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  while (!served.worker->health().has_value() && now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   auto recorder = served.submit(served.request(9, 10, 8));
   const Finish finish = recorder->wait();
   EXPECT_EQ((Answer{recorder->tokens(), finish.logits_hash}), want);

@@ -1,4 +1,5 @@
-// BlockPool: the memory of one paged state group: `num_blocks` blocks in each layer, handed out by number. One thread.
+// BlockPool: the memory of one paged state group: `num_blocks` blocks in each layer, handed out by number.
+// One thread.
 #pragma once
 
 #include <cstdint>
@@ -35,9 +36,9 @@ class BlockPool {
  private:
   StateGroupSpec spec_;
   uint32_t num_blocks_ = 0;
-  OwnedBuffer memory_;            // [layers, num_blocks, bytes_per_block]
-  std::vector<int32_t> free_;     // a stack: a block that was just used is likely still in cache
-  std::vector<bool> is_free_;     // [num_blocks]: catches a double release
+  OwnedBuffer memory_;         // [layers, num_blocks, bytes_per_block]
+  std::vector<int32_t> free_;  // a stack: a block that was just used is likely still in cache
+  std::vector<bool> is_free_;  // [num_blocks]: catches a double release
 };
 
 }  // namespace tandem

@@ -1,5 +1,6 @@
-// Engine: what a server sees of inference: requests in, streams of tokens out. Behind it stands an AttentionWorker in
-// this process, or later workers elsewhere. Any thread may call; no call waits for compute.
+// Engine: what a server sees of inference: requests in, streams of tokens out. Behind it stands an
+// AttentionWorker in this process, or later workers elsewhere. Any thread may call; no call waits for
+// compute.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +17,16 @@
 namespace tandem {
 
 struct SamplingParams {
-  float temperature = 1.0f;  // 0: greedy
-  int32_t top_k = 0;         // 0 or -1: off
-  float top_p = 1.0f;        // in [0, 1]; 0: the best token
-  float min_p = 0.0f;        // in [0, 1]
+  float temperature = 1.0f;      // 0: greedy
+  int32_t top_k = 0;             // 0 or -1: off
+  float top_p = 1.0f;            // in [0, 1]; 0: the best token
+  float min_p = 0.0f;            // in [0, 1]
   std::optional<uint64_t> seed;  // absent: drawn by the engine
-  uint32_t stream = 0;       // which of a request's n answers: each has its own random stream from one seed
+  uint32_t stream = 0;  // which of a request's n answers: each has its own random stream from one seed
   float frequency_penalty = 0.0f, presence_penalty = 0.0f, repetition_penalty = 1.0f;
   std::vector<std::pair<int32_t, float>> logit_bias;
   uint32_t max_tokens = 16;
-  uint32_t min_tokens = 0;   // end-of-sequence and stop tokens are not sampled before
+  uint32_t min_tokens = 0;  // end-of-sequence and stop tokens are not sampled before
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
   int32_t top_logprobs = -1;  // -1: none; n: the chosen token's and the n best
@@ -36,7 +37,7 @@ struct GenerationRequest {
   std::vector<int32_t> prompt;  // at least one token
   SamplingParams sampling;
   Instant deadline = Instant::max();
-  bool hash_logits = false;     // Finish::logits_hash wanted
+  bool hash_logits = false;  // Finish::logits_hash wanted
 };
 
 struct TokenLogprob {
@@ -46,9 +47,9 @@ struct TokenLogprob {
 
 struct TokenEvent {
   int32_t token = 0;
-  float logprob = 0;                      // of the unmodified distribution (temperature 1), when asked for
-  std::vector<TokenLogprob> top_logprobs; // best first
-  uint32_t index = 0;                     // 0 for the first generated token
+  float logprob = 0;                       // of the unmodified distribution (temperature 1), when asked for
+  std::vector<TokenLogprob> top_logprobs;  // best first
+  uint32_t index = 0;                      // 0 for the first generated token
 };
 
 enum class FinishReason : uint8_t {
@@ -62,10 +63,12 @@ struct Finish {
   FinishReason reason = FinishReason::stop;
   Error error;
   uint32_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
-  uint64_t logits_hash = 0;  // over the float32 logits of every sampled position, in order: equal hashes, equal bits
+  uint64_t logits_hash =
+      0;  // over the float32 logits of every sampled position, in order: equal hashes, equal bits
 };
 
-// Receives one request's events on the engine's thread: hand them on and return. Exactly one on_finish, the last call.
+// Receives one request's events on the engine's thread: hand them on and return. Exactly one on_finish, the
+// last call.
 class GenerationSink {
  public:
   virtual ~GenerationSink() = default;
@@ -78,7 +81,8 @@ using RequestId = uint64_t;
 struct EngineStats {
   uint32_t waiting = 0, running = 0;
   uint32_t kv_blocks_total = 0, kv_blocks_used = 0;
-  uint64_t prompt_tokens = 0, generated_tokens = 0, steps = 0, finished = 0, cancelled = 0, failed = 0, preempted = 0;
+  uint64_t prompt_tokens = 0, generated_tokens = 0, steps = 0, finished = 0, cancelled = 0, failed = 0,
+           preempted = 0;
   uint64_t ffn_submits = 0;
   double ffn_wait_seconds = 0, step_seconds = 0;  // totals; ffn_wait: attention had nothing to do but wait
 };
@@ -95,9 +99,10 @@ class Engine {
  public:
   virtual ~Engine() = default;
   virtual const EngineLimits& limits() const = 0;
-  // Refused at once, by name: an empty or too long prompt (both numbers), ids outside the vocabulary, a full queue
-  // (resource_exhausted), a lost peer (unavailable).
-  [[nodiscard]] virtual Result<RequestId> submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) = 0;
+  // Refused at once, by name: an empty or too long prompt (both numbers), ids outside the vocabulary, a full
+  // queue (resource_exhausted), a lost peer (unavailable).
+  [[nodiscard]] virtual Result<RequestId> submit(GenerationRequest request,
+                                                 std::shared_ptr<GenerationSink> sink) = 0;
   // Takes effect within one step, in every state; on_finish(cancelled) follows unless the request has ended.
   virtual void cancel(RequestId id) = 0;
   virtual EngineStats stats() const = 0;

@@ -15,7 +15,8 @@ constexpr float kLowestLogprob = -9999.0f;
 constexpr float kBanned = -std::numeric_limits<float>::infinity();
 
 Status range_error(const char* field, const std::string& value, const char* range) {
-  return make_error(ErrorCode::invalid_argument, std::string(field) + " is " + value + "; it must be " + range);
+  return make_error(ErrorCode::invalid_argument,
+                    std::string(field) + " is " + value + "; it must be " + range);
 }
 
 Status check_ids(const char* field, int32_t id, uint32_t vocab_size) {
@@ -50,7 +51,8 @@ void apply_penalties(const SamplingParams& params, const TokenHistory& history, 
   }
   if (params.frequency_penalty == 0.0f && params.presence_penalty == 0.0f) return;
   for (const auto& [token, count] : history.generated) {
-    logits[static_cast<size_t>(token)] -= params.frequency_penalty * static_cast<float>(count) + params.presence_penalty;
+    logits[static_cast<size_t>(token)] -=
+        params.frequency_penalty * static_cast<float>(count) + params.presence_penalty;
   }
 }
 
@@ -58,18 +60,22 @@ void apply_penalties(const SamplingParams& params, const TokenHistory& history, 
 
 Status validate_sampling(const SamplingParams& p, uint32_t vocab_size) {
   const auto text = [](auto value) { return std::to_string(value); };
-  if (!(p.temperature >= 0.0f && p.temperature <= 100.0f)) return range_error("temperature", text(p.temperature), "in 0..100");
+  if (!(p.temperature >= 0.0f && p.temperature <= 100.0f))
+    return range_error("temperature", text(p.temperature), "in 0..100");
   if (p.top_k < -1) return range_error("top_k", text(p.top_k), "-1 or 0 (off), or at least 1");
   if (!(p.top_p >= 0.0f && p.top_p <= 1.0f)) return range_error("top_p", text(p.top_p), "in 0..1");
   if (!(p.min_p >= 0.0f && p.min_p <= 1.0f)) return range_error("min_p", text(p.min_p), "in 0..1");
-  if (!(std::abs(p.frequency_penalty) <= 2.0f)) return range_error("frequency_penalty", text(p.frequency_penalty), "in -2..2");
-  if (!(std::abs(p.presence_penalty) <= 2.0f)) return range_error("presence_penalty", text(p.presence_penalty), "in -2..2");
+  if (!(std::abs(p.frequency_penalty) <= 2.0f))
+    return range_error("frequency_penalty", text(p.frequency_penalty), "in -2..2");
+  if (!(std::abs(p.presence_penalty) <= 2.0f))
+    return range_error("presence_penalty", text(p.presence_penalty), "in -2..2");
   if (!(p.repetition_penalty > 0.0f && p.repetition_penalty <= 100.0f)) {
     return range_error("repetition_penalty", text(p.repetition_penalty), "above 0 and at most 100");
   }
   if (p.max_tokens == 0) return range_error("max_tokens", "0", "at least 1");
   if (p.min_tokens > p.max_tokens) return range_error("min_tokens", text(p.min_tokens), "at most max_tokens");
-  if (p.top_logprobs < -1 || p.top_logprobs > 20) return range_error("top_logprobs", text(p.top_logprobs), "in 0..20");
+  if (p.top_logprobs < -1 || p.top_logprobs > 20)
+    return range_error("top_logprobs", text(p.top_logprobs), "in 0..20");
   for (int32_t id : p.stop_token_ids) TANDEM_TRY(check_ids("stop_token_ids", id, vocab_size));
   for (const auto& [id, bias] : p.logit_bias) {
     TANDEM_TRY(check_ids("logit_bias", id, vocab_size));
@@ -84,7 +90,8 @@ double uniform_for(uint64_t seed, uint32_t stream, uint32_t index) {
 }
 
 Result<TokenEvent> Sampler::sample(std::span<const float> logits, const SamplingParams& params, uint64_t seed,
-                                   const TokenHistory& history, std::span<const int32_t> never, uint32_t index) {
+                                   const TokenHistory& history, std::span<const int32_t> never,
+                                   uint32_t index) {
   logits_.assign(logits.begin(), logits.end());
   for (float& logit : logits_) {
     if (std::isnan(logit)) logit = kBanned;
@@ -97,7 +104,9 @@ Result<TokenEvent> Sampler::sample(std::span<const float> logits, const Sampling
   event.index = index;
   const auto best = std::max_element(logits_.begin(), logits_.end());  // the first of equal ones
   if (best == logits_.end() || !std::isfinite(*best)) {
-    return make_error(ErrorCode::internal, "no finite logit to sample from: the model's weights or this request's bans leave none");
+    return make_error(
+        ErrorCode::internal,
+        "no finite logit to sample from: the model's weights or this request's bans leave none");
   }
   const bool greedy = params.temperature < kGreedyTemperature || params.top_k == 1 || params.top_p == 0.0f;
   event.token = greedy ? static_cast<int32_t>(best - logits_.begin())
@@ -118,19 +127,21 @@ int32_t Sampler::draw(const SamplingParams& params, double uniform) {
   }
   std::sort(candidates_.begin(), candidates_.end(), better<Candidate>);
 
-  // Probabilities relative to the best one, in float64: their sum over a large vocabulary stays exact enough that the
-  // last candidate is reachable.
+  // Probabilities relative to the best one, in float64: their sum over a large vocabulary stays exact enough
+  // that the last candidate is reachable.
   probabilities_.clear();
   double total = 0;
   for (const Candidate& candidate : candidates_) {
-    const double p = std::exp((static_cast<double>(candidate.logit) - candidates_.front().logit) / params.temperature);
+    const double p =
+        std::exp((static_cast<double>(candidate.logit) - candidates_.front().logit) / params.temperature);
     probabilities_.push_back(p);
     total += p;
   }
   size_t kept = candidates_.size();
   if (params.top_p < 1.0f) {
     double sum = 0;
-    for (kept = 0; kept < candidates_.size() && sum < params.top_p * total; ++kept) sum += probabilities_[kept];
+    for (kept = 0; kept < candidates_.size() && sum < params.top_p * total; ++kept)
+      sum += probabilities_[kept];
     kept = std::max<size_t>(kept, 1);
   }
   while (kept > 1 && probabilities_[kept - 1] < params.min_p) --kept;
@@ -166,8 +177,8 @@ void Sampler::add_logprobs(std::span<const float> logits, const SamplingParams& 
     candidates_.push_back({std::isnan(logits[i]) ? kBanned : logits[i], static_cast<int32_t>(i)});
   }
   const size_t count = std::min<size_t>(static_cast<size_t>(params.top_logprobs), candidates_.size());
-  std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(count), candidates_.end(),
-                    better<Candidate>);
+  std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(count),
+                    candidates_.end(), better<Candidate>);
   for (size_t i = 0; i < count; ++i) {
     event.top_logprobs.push_back({candidates_[i].token, logprob(candidates_[i].token)});
   }

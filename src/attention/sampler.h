@@ -1,5 +1,5 @@
-// Sampler: from a row of logits to the next token. Pure: the same logits, parameters, history and index give the same
-// token, whatever else is in the batch. Reused buffers; one thread.
+// Sampler: from a row of logits to the next token. Pure: the same logits, parameters, history and index give
+// the same token, whatever else is in the batch. Reused buffers; one thread.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ double uniform_for(uint64_t seed, uint32_t stream, uint32_t index);
 class Sampler {
  public:
   // `index`: how many tokens the sequence has generated. `never` are tokens that must not be chosen now.
-  // Order, as in vLLM: logit bias and bans, penalties, temperature, top-k, top-p, min-p. Log probabilities are those of
-  // the unmodified logits. internal: no finite logit.
+  // Order, as in vLLM: logit bias and bans, penalties, temperature, top-k, top-p, min-p. Log probabilities
+  // are those of the unmodified logits. internal: no finite logit.
   Result<TokenEvent> sample(std::span<const float> logits, const SamplingParams& params, uint64_t seed,
                             const TokenHistory& history, std::span<const int32_t> never, uint32_t index);
 

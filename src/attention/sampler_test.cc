@@ -13,8 +13,9 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-TokenEvent sample(const std::vector<float>& logits, const SamplingParams& params, uint64_t seed = 1, uint32_t index = 0,
-                  const TokenHistory& history = {}, const std::vector<int32_t>& never = {}) {
+TokenEvent sample(const std::vector<float>& logits, const SamplingParams& params, uint64_t seed = 1,
+                  uint32_t index = 0, const TokenHistory& history = {},
+                  const std::vector<int32_t>& never = {}) {
   Sampler sampler;
   auto event = sampler.sample(logits, params, seed, history, never, index);
   EXPECT_TRUE(event.has_value()) << event.error().message;
@@ -53,7 +54,8 @@ TEST(Sampler, FrequenciesFollowTheSoftmax) {
   std::map<int32_t, int> counts;
   constexpr int kDraws = 40000;
   Sampler sampler;
-  for (int i = 0; i < kDraws; ++i) ++counts[sampler.sample(kLogits, params, 42, {}, {}, static_cast<uint32_t>(i))->token];
+  for (int i = 0; i < kDraws; ++i)
+    ++counts[sampler.sample(kLogits, params, 42, {}, {}, static_cast<uint32_t>(i))->token];
   double total = 0;
   for (float logit : kLogits) total += std::exp(logit / 0.7);
   double chi_square = 0;
@@ -136,8 +138,10 @@ TEST(Sampler, SpecialLogitsNeitherCrashNorEscape) {
   EXPECT_EQ(event.token, 2);
   for (const TokenLogprob& entry : event.top_logprobs) EXPECT_GE(entry.logprob, -9999.0f);
   Sampler sampler;
-  EXPECT_EQ(sampler.sample(std::vector<float>{kNaN, kNaN}, params, 1, {}, {}, 0).error().code, ErrorCode::internal);
-  EXPECT_EQ(sampler.sample(std::vector<float>{1.0f}, params, 1, {}, std::vector<int32_t>{0}, 0).error().code, ErrorCode::internal);
+  EXPECT_EQ(sampler.sample(std::vector<float>{kNaN, kNaN}, params, 1, {}, {}, 0).error().code,
+            ErrorCode::internal);
+  EXPECT_EQ(sampler.sample(std::vector<float>{1.0f}, params, 1, {}, std::vector<int32_t>{0}, 0).error().code,
+            ErrorCode::internal);
 }
 
 TEST(ValidateSampling, NamesTheFieldAndTheValue) {
@@ -152,8 +156,10 @@ TEST(ValidateSampling, NamesTheFieldAndTheValue) {
   EXPECT_NE(message([](auto& p) { p.temperature = kNaN; }).find("temperature"), std::string::npos);
   EXPECT_NE(message([](auto& p) { p.top_p = 1.5f; }).find("top_p"), std::string::npos);
   EXPECT_NE(message([](auto& p) { p.top_k = -2; }).find("top_k is -2"), std::string::npos);
-  EXPECT_NE(message([](auto& p) { p.stop_token_ids = {100}; }).find("stop_token_ids: token id 100"), std::string::npos);
-  EXPECT_NE(message([](auto& p) { p.logit_bias = {{-1, 0.0f}}; }).find("logit_bias: token id -1"), std::string::npos);
+  EXPECT_NE(message([](auto& p) { p.stop_token_ids = {100}; }).find("stop_token_ids: token id 100"),
+            std::string::npos);
+  EXPECT_NE(message([](auto& p) { p.logit_bias = {{-1, 0.0f}}; }).find("logit_bias: token id -1"),
+            std::string::npos);
   EXPECT_NE(message([](auto& p) { p.max_tokens = 0; }).find("max_tokens"), std::string::npos);
 }
 

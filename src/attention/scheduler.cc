@@ -7,8 +7,9 @@ namespace {
 
 template <class Container>
 auto position_of(Container& container, RequestId id) {
-  return std::lower_bound(container.begin(), container.end(), id,
-                          [](const std::unique_ptr<Sequence>& sequence, RequestId wanted) { return sequence->id < wanted; });
+  return std::lower_bound(
+      container.begin(), container.end(), id,
+      [](const std::unique_ptr<Sequence>& sequence, RequestId wanted) { return sequence->id < wanted; });
 }
 
 template <class Container>
@@ -90,7 +91,8 @@ void Scheduler::finish_part(const StepPart& part) {
 }
 
 std::unique_ptr<Sequence> Scheduler::remove(Sequence& sequence) {
-  return find_in(running_, sequence.id) != nullptr ? take(running_, sequence.id) : take(waiting_, sequence.id);
+  return find_in(running_, sequence.id) != nullptr ? take(running_, sequence.id)
+                                                   : take(waiting_, sequence.id);
 }
 
 Sequence* Scheduler::find(RequestId id) const {

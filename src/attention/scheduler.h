@@ -1,9 +1,9 @@
-// Scheduler: which sequences compute which rows next. Continuous batching: a decode plan takes every sequence that needs
-// one more row, a prefill plan takes chunks of prompts under a budget of rows. Pure bookkeeping: no clock, no compute,
-// no callbacks. One thread.
+// Scheduler: which sequences compute which rows next. Continuous batching: a decode plan takes every sequence
+// that needs one more row, a prefill plan takes chunks of prompts under a budget of rows. Pure bookkeeping:
+// no clock, no compute, no callbacks. One thread.
 //
-// Order is by arrival. When the pool is empty the youngest running sequence gives its blocks back and is computed again
-// later, so the oldest always goes on: no starvation.
+// Order is by arrival. When the pool is empty the youngest running sequence gives its blocks back and is
+// computed again later, so the oldest always goes on: no starvation.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,9 @@ class Scheduler {
 
   void add(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std::move(sequence)); }
 
-  // Rows for a decode step and for a prefill step; empty when there is nothing to do. The sequences are marked in_step
-  // until `finish_part`. Sequences that cannot grow although they are alone are appended to `out_of_blocks`.
+  // Rows for a decode step and for a prefill step; empty when there is nothing to do. The sequences are
+  // marked in_step until `finish_part`. Sequences that cannot grow although they are alone are appended to
+  // `out_of_blocks`.
   std::vector<StepPart> plan_decode(std::vector<Sequence*>& out_of_blocks);
   std::vector<StepPart> plan_prefill();
 

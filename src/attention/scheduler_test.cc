@@ -16,12 +16,14 @@ class NoSink final : public GenerationSink {
 
 struct Fixture {
   explicit Fixture(uint32_t num_blocks, SchedulerLimits limits = {})
-      : pool(*BlockPool::create({StateKind::paged, 16, 64, 1, 0, DType::bf16}, num_blocks)), scheduler(limits, pool) {}
+      : pool(*BlockPool::create({StateKind::paged, 16, 64, 1, 0, DType::bf16}, num_blocks)),
+        scheduler(limits, pool) {}
 
   Sequence& add(uint32_t prompt_tokens) {
     GenerationRequest request;
     request.prompt.assign(prompt_tokens, 7);
-    auto sequence = std::make_unique<Sequence>(next_id++, std::move(request), std::make_shared<NoSink>(), pool, 4096);
+    auto sequence =
+        std::make_unique<Sequence>(next_id++, std::move(request), std::make_shared<NoSink>(), pool, 4096);
     Sequence& added = *sequence;
     scheduler.add(std::move(sequence));
     return added;
@@ -142,7 +144,8 @@ TEST(Scheduler, RandomLoadEndsWithoutLeaksStarvationOrReordering) {
           f.scheduler.remove(*sequence);
         }
         for (const StepPart& part : in_flight[lane]) {
-          ASSERT_GE(part.sequence->state.block_table().size() * 16, part.sequence->state.length() + part.rows);
+          ASSERT_GE(part.sequence->state.block_table().size() * 16,
+                    part.sequence->state.length() + part.rows);
         }
       } else {
         const auto parts = std::exchange(in_flight[lane], {});

@@ -1,4 +1,5 @@
-// Sequence: one answer being generated, as the worker sees it: its tokens, its state, and who listens. Worker thread only.
+// Sequence: one answer being generated, as the worker sees it: its tokens, its state, and who listens. Worker
+// thread only.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 namespace tandem {
 
 struct Sequence {
-  Sequence(RequestId request_id, GenerationRequest generation, std::shared_ptr<GenerationSink> listener, BlockPool& pool,
-           uint32_t max_context_tokens)
+  Sequence(RequestId request_id, GenerationRequest generation, std::shared_ptr<GenerationSink> listener,
+           BlockPool& pool, uint32_t max_context_tokens)
       : id(request_id),
         request(std::move(generation)),
         sink(std::move(listener)),
@@ -28,12 +29,12 @@ struct Sequence {
 
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   uint32_t prompt_tokens = 0;
-  SequenceState state;          // length(): tokens whose keys and values are in the cache
+  SequenceState state;  // length(): tokens whose keys and values are in the cache
   TokenHistory history;
   uint64_t logits_hash = 0;
 
-  bool in_step = false;      // a lane computes rows of it now: its state must not change
-  bool is_cancelled = false; // ends with its step
+  bool in_step = false;       // a lane computes rows of it now: its state must not change
+  bool is_cancelled = false;  // ends with its step
 
   uint32_t generated() const { return static_cast<uint32_t>(tokens.size()) - prompt_tokens; }
   // Tokens that must be computed before the next one can be sampled. At least 1 while the sequence lives.

@@ -11,15 +11,15 @@ SequenceState::SequenceState(BlockPool& pool, uint32_t max_tokens) : pool_(&pool
 
 Status SequenceState::reserve(uint32_t tokens) {
   if (tokens > max_tokens_) {
-    return make_error(ErrorCode::out_of_range, "a sequence of " + std::to_string(tokens) + " tokens; its limit is " +
-                                                   std::to_string(max_tokens_));
+    return make_error(ErrorCode::out_of_range, "a sequence of " + std::to_string(tokens) +
+                                                   " tokens; its limit is " + std::to_string(max_tokens_));
   }
   const size_t wanted = pool_->blocks_for(tokens);
   if (wanted <= blocks_.size()) return {};
   if (wanted - blocks_.size() > pool_->free_blocks()) {
     return make_error(ErrorCode::resource_exhausted, "KV pool: " + std::to_string(wanted - blocks_.size()) +
-                                                         " blocks wanted, " + std::to_string(pool_->free_blocks()) +
-                                                         " free");
+                                                         " blocks wanted, " +
+                                                         std::to_string(pool_->free_blocks()) + " free");
   }
   while (blocks_.size() < wanted) blocks_.push_back(*pool_->allocate());
   return {};

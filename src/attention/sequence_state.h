@@ -27,7 +27,8 @@ class SequenceState {
   uint32_t length() const { return length_; }  // tokens written
   std::span<const int32_t> block_table() const { return blocks_; }
 
-  // A point to come back to: rollback forgets every token written since and frees the blocks that only they used.
+  // A point to come back to: rollback forgets every token written since and frees the blocks that only they
+  // used.
   uint32_t mark() const { return length_; }
   void rollback(uint32_t mark);
   // Gives every block back; the sequence must be computed again.

@@ -74,7 +74,8 @@ TEST(SequenceState, RandomLivesNeverShareOrLoseABlock) {
     } else {
       SequenceState& state = *states[random() % states.size()];
       if (choice == 1) {
-        if (state.reserve(std::min<uint32_t>(640, state.length() + static_cast<uint32_t>(random() % 50))).has_value()) {
+        if (state.reserve(std::min<uint32_t>(640, state.length() + static_cast<uint32_t>(random() % 50)))
+                .has_value()) {
           const auto room = static_cast<uint32_t>(state.block_table().size()) * 16 - state.length();
           state.advance(room == 0 ? 0 : static_cast<uint32_t>(random() % room));
         }

@@ -8,7 +8,8 @@ StepBuilder::StepBuilder(uint32_t capacity) {
   logit_rows_.reserve(capacity);
 }
 
-StepBatch StepBuilder::build(std::span<const StepPart> parts, StepId step, RowClass row_class, Instant deadline) {
+StepBatch StepBuilder::build(std::span<const StepPart> parts, StepId step, RowClass row_class,
+                             Instant deadline) {
   token_ids_.clear();
   rows_.clear();
   logit_rows_.clear();

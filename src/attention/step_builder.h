@@ -1,4 +1,5 @@
-// StepBuilder: from the parts of a plan to the batch that a lane runs. Holds the arrays that the batch points to; reused.
+// StepBuilder: from the parts of a plan to the batch that a lane runs. Holds the arrays that the batch points
+// to; reused.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
-// Arena: one block of memory, sized once; `allocate` hands out 64-byte aligned pieces and `reset` takes all back.
-// One thread. Nothing in a step allocates from the system.
+// Arena: one block of memory, sized once; `allocate` hands out 64-byte aligned pieces and `reset` takes all
+// back. One thread. Nothing in a step allocates from the system.
 #pragma once
 
 #include <cassert>

@@ -22,7 +22,8 @@ TEST(Bf16, RoundsToNearestEvenAndKeepsSpecials) {
   EXPECT_EQ(to_bf16(std::bit_cast<float>(0x3f808000u)).bits, 0x3f80);  // tie: even stays
   EXPECT_EQ(to_bf16(std::bit_cast<float>(0x3f818000u)).bits, 0x3f82);  // tie: odd goes up
   EXPECT_TRUE(std::isnan(to_float(to_bf16(std::numeric_limits<float>::quiet_NaN()))));
-  EXPECT_TRUE(std::isnan(to_float(to_bf16(std::bit_cast<float>(0x7f800001u)))));  // payload only in the low half
+  EXPECT_TRUE(
+      std::isnan(to_float(to_bf16(std::bit_cast<float>(0x7f800001u)))));  // payload only in the low half
   EXPECT_TRUE(std::isinf(to_float(to_bf16(std::numeric_limits<float>::max()))));
 }
 
@@ -36,8 +37,8 @@ TEST(Half, EveryValueConvertsExactly) {
       EXPECT_EQ(std::isnan(got), mantissa != 0);
       continue;
     }
-    const double want = exponent == 0 ? sign * std::ldexp(mantissa, -24)
-                                      : sign * std::ldexp(1024 + mantissa, exponent - 25);
+    const double want =
+        exponent == 0 ? sign * std::ldexp(mantissa, -24) : sign * std::ldexp(1024 + mantissa, exponent - 25);
     ASSERT_EQ(static_cast<double>(got), want) << bits;
   }
 }

@@ -10,11 +10,14 @@ struct bf16 {
   uint16_t bits;
 };
 
-inline float to_float(bf16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16); }
+inline float to_float(bf16 value) {
+  return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
+}
 
 inline bf16 to_bf16(float value) {
   uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return bf16{static_cast<uint16_t>((bits >> 16) | 0x40u)};  // quiet NaN
+  if ((bits & 0x7fffffffu) > 0x7f800000u)
+    return bf16{static_cast<uint16_t>((bits >> 16) | 0x40u)};  // quiet NaN
   bits += 0x7fffu + ((bits >> 16) & 1u);
   return bf16{static_cast<uint16_t>(bits >> 16)};
 }

@@ -26,7 +26,8 @@ Result<OwnedBuffer> OwnedBuffer::allocate(size_t bytes) {
   OwnedBuffer buffer;
   if (bytes == 0) return buffer;
   const auto exhausted = [bytes] {
-    return make_error(ErrorCode::resource_exhausted, "no memory for a buffer of " + std::to_string(bytes) + " bytes");
+    return make_error(ErrorCode::resource_exhausted,
+                      "no memory for a buffer of " + std::to_string(bytes) + " bytes");
   };
   if (bytes > SIZE_MAX - kHugePageBytes) return exhausted();
   if (bytes >= kHugePageBytes) {

@@ -44,7 +44,8 @@ class OwnedBuffer {
   OwnedBuffer& operator=(const OwnedBuffer&) = delete;
   ~OwnedBuffer();
 
-  // Zeroed bytes; resource_exhausted when the system has no more. Large blocks ask for transparent huge pages.
+  // Zeroed bytes; resource_exhausted when the system has no more. Large blocks ask for transparent huge
+  // pages.
   static Result<OwnedBuffer> allocate(size_t bytes);
 
   std::byte* data() const { return data_; }

@@ -1,4 +1,5 @@
-// Time in this process: one monotonic clock. No two processes compare their clocks; durations travel, instants do not.
+// Time in this process: one monotonic clock. No two processes compare their clocks; durations travel,
+// instants do not.
 #pragma once
 
 #include <chrono>
@@ -10,7 +11,9 @@ using Clock = std::chrono::steady_clock;
 using Instant = Clock::time_point;
 using Duration = Clock::duration;
 
-inline Instant now() { return Clock::now(); }
+inline Instant now() {
+  return Clock::now();
+}
 
 inline uint32_t microseconds_since(Instant start, Instant end = now()) {
   const auto count = std::chrono::duration_cast<std::chrono::microseconds>(end - start).count();

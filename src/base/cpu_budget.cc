@@ -26,7 +26,8 @@ double quota_of_cgroup_v2() {
     if (line.rfind("0::", 0) != 0) continue;
     std::string group = line.substr(3);
     while (true) {
-      const double cpus = parse_cpu_max(first_line("/sys/fs/cgroup" + (group == "/" ? "" : group) + "/cpu.max"));
+      const double cpus =
+          parse_cpu_max(first_line("/sys/fs/cgroup" + (group == "/" ? "" : group) + "/cpu.max"));
       if (cpus > 0 && (quota == 0 || cpus < quota)) quota = cpus;
       if (group.empty() || group == "/") break;
       group.resize(group.rfind('/'));

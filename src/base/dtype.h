@@ -1,5 +1,5 @@
-// Element types of tensors, in files, memory and on the wire. The numeric values are part of the wire protocol:
-// append, never renumber.
+// Element types of tensors, in files, memory and on the wire. The numeric values are part of the wire
+// protocol: append, never renumber.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,9 @@ enum class DType : uint8_t {
 size_t dtype_bits(DType dtype);
 
 // Bytes of `count` elements, rounded up to a whole byte.
-inline size_t dtype_bytes(DType dtype, size_t count) { return (dtype_bits(dtype) * count + 7) / 8; }
+inline size_t dtype_bytes(DType dtype, size_t count) {
+  return (dtype_bits(dtype) * count + 7) / 8;
+}
 
 // "bf16", "f32", ...
 std::string_view dtype_name(DType dtype);

@@ -28,22 +28,25 @@ struct Descriptor {
 Result<size_t> open_regular(const std::string& path, Descriptor& descriptor) {
   descriptor.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor.fd < 0) return system_error("open", path);
-  struct stat status {};
+  struct stat status{};
   if (fstat(descriptor.fd, &status) != 0) return system_error("stat", path);
-  if (!S_ISREG(status.st_mode)) return make_error(ErrorCode::invalid_argument, path + " is not a regular file");
+  if (!S_ISREG(status.st_mode))
+    return make_error(ErrorCode::invalid_argument, path + " is not a regular file");
   return static_cast<size_t>(status.st_size);
 }
 
 }  // namespace
 
-bool file_exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
+bool file_exists(const std::string& path) {
+  return ::access(path.c_str(), F_OK) == 0;
+}
 
 Result<std::string> read_file(const std::string& path, size_t limit_bytes) {
   Descriptor descriptor;
   TANDEM_ASSIGN(const size_t size, open_regular(path, descriptor));
   if (size > limit_bytes) {
-    return make_error(ErrorCode::out_of_range, path + " has " + std::to_string(size) + " bytes; the limit is " +
-                                                   std::to_string(limit_bytes));
+    return make_error(ErrorCode::out_of_range, path + " has " + std::to_string(size) +
+                                                   " bytes; the limit is " + std::to_string(limit_bytes));
   }
   std::string text(size, '\0');
   size_t done = 0;
@@ -70,7 +73,9 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   return file;
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
+MappedFile::MappedFile(MappedFile&& other) noexcept {
+  *this = std::move(other);
+}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);

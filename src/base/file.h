@@ -14,7 +14,8 @@ Result<std::string> read_file(const std::string& path, size_t limit_bytes);
 
 bool file_exists(const std::string& path);
 
-// A read-only mapping of a regular file. The bytes live as long as the object. An empty file has an empty span.
+// A read-only mapping of a regular file. The bytes live as long as the object. An empty file has an empty
+// span.
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::string& path);
@@ -25,8 +26,8 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, bytes_}; }
 
-  // The pages of [offset, offset + bytes) leave this process's memory; a later read fetches them again. For a loader
-  // that has copied what it read.
+  // The pages of [offset, offset + bytes) leave this process's memory; a later read fetches them again. For a
+  // loader that has copied what it read.
   void drop_pages(size_t offset, size_t bytes) const;
 
  private:

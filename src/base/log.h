@@ -1,4 +1,5 @@
-// Log lines on standard error, one line an event. Any thread. The message is complete when it is passed: callers format.
+// Log lines on standard error, one line an event. Any thread. The message is complete when it is passed:
+// callers format.
 #pragma once
 
 #include <string_view>

@@ -9,7 +9,9 @@
 namespace tandem {
 namespace {
 
-std::string last_part(const std::string& key) { return key.substr(key.rfind('.') + 1); }
+std::string last_part(const std::string& key) {
+  return key.substr(key.rfind('.') + 1);
+}
 
 std::string join(const std::vector<std::string>& words, std::string_view separator) {
   std::string text;
@@ -23,7 +25,9 @@ bool parse_whole(std::string_view text, T& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-std::unexpected<Error> bad(const std::string& message) { return make_error(ErrorCode::invalid_argument, message); }
+std::unexpected<Error> bad(const std::string& message) {
+  return make_error(ErrorCode::invalid_argument, message);
+}
 
 std::string real_text(double value) {
   char buffer[32];
@@ -41,7 +45,8 @@ std::string Option::flag() const {
 
 std::string Option::environment() const {
   std::string name = "TANDEM_" + last_part(key);
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   return name;
 }
 
@@ -67,7 +72,8 @@ void OptionSet::integer(std::string key, int64_t& value, int64_t min, int64_t ma
   Option option{std::move(key), OptionType::integer, std::move(help), range, {}, {}, {}};
   option.set = [&value, min, max, range](std::string_view text) -> Result<void> {
     int64_t parsed = 0;
-    if (!parse_whole(text, parsed)) return bad("'" + std::string(text) + "' is not a whole number in " + range);
+    if (!parse_whole(text, parsed))
+      return bad("'" + std::string(text) + "' is not a whole number in " + range);
     if (parsed < min || parsed > max) return bad(std::string(text) + " is not in " + range);
     value = parsed;
     return {};
@@ -81,7 +87,8 @@ void OptionSet::real(std::string key, double& value, double min, double max, std
   Option option{std::move(key), OptionType::real, std::move(help), range, {}, {}, {}};
   option.set = [&value, min, max, range](std::string_view text) -> Result<void> {
     double parsed = 0;
-    if (!parse_whole(text, parsed) || !std::isfinite(parsed)) return bad("'" + std::string(text) + "' is not a number in " + range);
+    if (!parse_whole(text, parsed) || !std::isfinite(parsed))
+      return bad("'" + std::string(text) + "' is not a number in " + range);
     if (parsed < min || parsed > max) return bad(std::string(text) + " is not in " + range);
     value = parsed;
     return {};
@@ -100,7 +107,8 @@ void OptionSet::text(std::string key, std::string& value, std::string help) {
   add(std::move(option));
 }
 
-void OptionSet::choice(std::string key, std::string& value, std::vector<std::string> choices, std::string help) {
+void OptionSet::choice(std::string key, std::string& value, std::vector<std::string> choices,
+                       std::string help) {
   const std::string allowed = join(choices, " | ");
   Option option{std::move(key), OptionType::choice, std::move(help), allowed, {}, {}, {}};
   option.set = [&value, choices = std::move(choices), allowed](std::string_view text) -> Result<void> {
@@ -132,7 +140,8 @@ void OptionSet::list(std::string key, std::vector<std::string>& value, std::stri
 }
 
 const Option* OptionSet::find(std::string_view key) const {
-  const auto at = std::find_if(options_.begin(), options_.end(), [key](const Option& option) { return option.key == key; });
+  const auto at = std::find_if(options_.begin(), options_.end(),
+                               [key](const Option& option) { return option.key == key; });
   return at == options_.end() ? nullptr : &*at;
 }
 

@@ -1,6 +1,7 @@
-// OptionSet: every setting is declared once, by a `declare` function of the struct that holds it: key, help, range. Command-line flags, TANDEM_*
-// environment twins, the YAML file, --help, /props and docs/configuration.md all come from these lines.
-// The set points into the struct and must not outlive it. One thread.
+// OptionSet: every setting is declared once, by a `declare` function of the struct that holds it: key, help,
+// range. Command-line flags, TANDEM_* environment twins, the YAML file, --help, /props and
+// docs/configuration.md all come from these lines. The set points into the struct and must not outlive it.
+// One thread.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,13 @@ namespace tandem {
 enum class OptionType : uint8_t { boolean, integer, real, text, choice, list };
 
 struct Option {
-  std::string key;           // "serving.max_num_seqs": as in the YAML file
+  std::string key;  // "serving.max_num_seqs": as in the YAML file
   OptionType type = OptionType::text;
   std::string help;          // one sentence
   std::string allowed;       // "1..4096", "bf16 | f32": for help and messages; may be empty
   std::string default_text;  // as the user would write it
-  std::function<Result<void>(std::string_view)> set;  // parses and checks; the error says what would do, not the key
+  std::function<Result<void>(std::string_view)>
+      set;  // parses and checks; the error says what would do, not the key
   std::function<std::string()> get;
 
   std::string flag() const;         // "--max-num-seqs": the last part of the key
@@ -42,8 +44,8 @@ class OptionSet {
   std::span<const Option> options() const { return options_; }
   const Option* find(std::string_view key) const;
 
-  // Sets one option from text. `where` ("--port", "TANDEM_PORT", "config.yaml line 3") stands in front of the error.
-  // An unknown key is refused with the nearest known one.
+  // Sets one option from text. `where` ("--port", "TANDEM_PORT", "config.yaml line 3") stands in front of the
+  // error. An unknown key is refused with the nearest known one.
   Result<void> set(std::string_view key, std::string_view value, std::string_view where);
   // Applies the environment twins that are set.
   Result<void> set_from_environment();

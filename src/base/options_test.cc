@@ -54,7 +54,8 @@ TEST(Options, ErrorsNameWhereKeyValueAndRemedy) {
   for (const char* text : {"", "12x", " 1", "1.0", "0x10", "99999999999999999999"}) {
     EXPECT_NE(message("serving.port", text), "") << text;
   }
-  for (const char* text : {"nan", "inf", "1e400", "-0.1", "2"}) EXPECT_NE(message("serving.share", text), "") << text;
+  for (const char* text : {"nan", "inf", "1e400", "-0.1", "2"})
+    EXPECT_NE(message("serving.share", text), "") << text;
   EXPECT_EQ(message("colour", "blue"), "--here: colour: 'blue' is not one of red | green");
   EXPECT_NE(message("log.loud", "yes"), "");
   EXPECT_NE(message("afd.ffn", "a,,b"), "");

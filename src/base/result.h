@@ -1,5 +1,5 @@
-// Result<T>: how a failure crosses a module border. The function that first knows what is wrong writes the message
-// (one line: the thing, the value, the remedy); everything above passes it on unchanged. Any thread.
+// Result<T>: how a failure crosses a module border. The function that first knows what is wrong writes the
+// message (one line: the thing, the value, the remedy); everything above passes it on unchanged. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -48,18 +48,18 @@ using Status = Result<void>;
 #define TANDEM_CONCAT(a, b) TANDEM_CONCAT_INNER(a, b)
 
 // TANDEM_TRY(expr): returns the error of `expr` from the enclosing function, or goes on.
-#define TANDEM_TRY(expr)                                                         \
-  do {                                                                           \
-    auto tandem_try_result = (expr);                                             \
-    if (!tandem_try_result) {                                                    \
+#define TANDEM_TRY(expr)                                                             \
+  do {                                                                               \
+    auto tandem_try_result = (expr);                                                 \
+    if (!tandem_try_result) {                                                        \
       return std::unexpected<::tandem::Error>(std::move(tandem_try_result).error()); \
-    }                                                                            \
+    }                                                                                \
   } while (0)
 
 // TANDEM_ASSIGN(auto x, expr): the value of `expr`, or its error returned from the enclosing function.
 #define TANDEM_ASSIGN(declaration, expr) \
   TANDEM_ASSIGN_INNER(TANDEM_CONCAT(tandem_result_, __LINE__), declaration, expr)
-#define TANDEM_ASSIGN_INNER(temporary, declaration, expr)                   \
-  auto temporary = (expr);                                                  \
+#define TANDEM_ASSIGN_INNER(temporary, declaration, expr)                                \
+  auto temporary = (expr);                                                               \
   if (!temporary) return std::unexpected<::tandem::Error>(std::move(temporary).error()); \
   declaration = std::move(*temporary)

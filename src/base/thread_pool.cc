@@ -15,18 +15,22 @@
 namespace tandem {
 namespace {
 
-// A step has a few hundred regions some tens of microseconds apart: a worker that slept between them would pay a
-// wake-up (about 50 us) for each. Longer pauses are between steps, where sleeping is right.
+// A step has a few hundred regions some tens of microseconds apart: a worker that slept between them would
+// pay a wake-up (about 50 us) for each. Longer pauses are between steps, where sleeping is right.
 constexpr auto kSpin = std::chrono::microseconds(60);
 
-void relax() { __builtin_ia32_pause(); }
+void relax() {
+  __builtin_ia32_pause();
+}
 
 }  // namespace
 
-// A region is open while tasks are left. A worker that comes while it is open enters and is waited for; one that comes
-// later (because the machine gave its CPU to somebody else) is not. So a region is never slower than its caller alone.
+// A region is open while tasks are left. A worker that comes while it is open enters and is waited for; one
+// that comes later (because the machine gave its CPU to somebody else) is not. So a region is never slower
+// than its caller alone.
 struct ThreadPool::Shared {
-  // Of `region`: the number of the region in the upper half, whether it is open, and how many workers are inside.
+  // Of `region`: the number of the region in the upper half, whether it is open, and how many workers are
+  // inside.
   static constexpr uint64_t kNumber = uint64_t{1} << 32;
   static constexpr uint64_t kOpen = uint64_t{1} << 31;
   static constexpr uint64_t kInside = kOpen - 1;
@@ -63,7 +67,8 @@ struct ThreadPool::Shared {
     }
     if (!is_new(region.load(), seen) && !stop.load()) {
       std::unique_lock lock(mutex);
-      // Counted before the condition is looked at: either we see the new region, or its owner sees us and notifies.
+      // Counted before the condition is looked at: either we see the new region, or its owner sees us and
+      // notifies.
       sleepers.fetch_add(1);
       wake.wait(lock, [&] { return stop.load() || is_new(region.load(), seen); });
       sleepers.fetch_sub(1);
@@ -92,7 +97,9 @@ struct ThreadPool::Shared {
   void open() {
     region.store((region.load() / kNumber + 1) * kNumber | kOpen);
     if (sleepers.load() == 0) return;
-    { std::lock_guard lock(mutex); }  // a sleeper that has not seen the region is past its look at it
+    {
+      std::lock_guard lock(mutex);
+    }  // a sleeper that has not seen the region is past its look at it
     wake.notify_all();
   }
 

@@ -1,7 +1,7 @@
 // ThreadPool: runs the tasks of one region at a time on a fixed set of threads, the caller being one of them.
-// Tasks are handed out by one atomic counter. One thread (the owner) calls `run`; it returns when every task is done. It
-// waits for workers that have begun a task, never for one to arrive.
-// Idle workers spin for a bounded time and then sleep; they never spin when the pool is larger than the CPU budget.
+// Tasks are handed out by one atomic counter. One thread (the owner) calls `run`; it returns when every task
+// is done. It waits for workers that have begun a task, never for one to arrive. Idle workers spin for a
+// bounded time and then sleep; they never spin when the pool is larger than the CPU budget.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,8 @@ class ThreadPool {
   void run(size_t tasks, Body&& body) {
     using Callable = std::remove_reference_t<Body>;
     run_region(
-        tasks, [](void* context, size_t task, int worker) { (*static_cast<Callable*>(context))(task, worker); },
+        tasks,
+        [](void* context, size_t task, int worker) { (*static_cast<Callable*>(context))(task, worker); },
         const_cast<void*>(static_cast<const void*>(&body)));
   }
 

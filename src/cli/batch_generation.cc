@@ -8,7 +8,8 @@
 namespace tandem {
 namespace {
 
-// Where sinks report that they have ended. Shared with them, for the engine may call after the caller has gone.
+// Where sinks report that they have ended. Shared with them, for the engine may call after the caller has
+// gone.
 struct Ended {
   std::mutex mutex;
   std::condition_variable changed;
@@ -59,7 +60,8 @@ std::vector<int32_t> BatchAnswer::tokens() const {
   return ids;
 }
 
-std::vector<BatchAnswer> generate_batch(Engine& engine, std::span<const GenerationRequest> requests, uint32_t concurrency,
+std::vector<BatchAnswer> generate_batch(Engine& engine, std::span<const GenerationRequest> requests,
+                                        uint32_t concurrency,
                                         const std::function<void(size_t, const BatchAnswer&)>& on_answer) {
   const auto ended = std::make_shared<Ended>();
   std::vector<std::shared_ptr<CollectingSink>> sinks(requests.size());

@@ -27,7 +27,8 @@ std::string status_text(int status) {
 
 Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& arguments) {
   int fds[2];
-  if (::pipe2(fds, O_CLOEXEC) != 0) return make_error(ErrorCode::resource_exhausted, std::string("pipe: ") + std::strerror(errno));
+  if (::pipe2(fds, O_CLOEXEC) != 0)
+    return make_error(ErrorCode::resource_exhausted, std::string("pipe: ") + std::strerror(errno));
   std::vector<char*> argv;
   std::string self = "/proc/self/exe";
   argv.push_back(self.data());
@@ -103,7 +104,8 @@ Result<std::string> ChildProcess::read_line(Duration limit) {
     if (got > 0) {
       pending_.append(buffer, static_cast<size_t>(got));
     } else if (got == 0 || errno != EINTR) {
-      while (alive()) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // it closed its output: it is ending
+      while (alive())
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // it closed its output: it is ending
       return make_error(ErrorCode::unavailable, "the child process has ended: " + status_text(exit_status_));
     }
   }

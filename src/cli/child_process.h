@@ -1,4 +1,5 @@
-// ChildProcess: another process of this binary that ends with its parent, and whose standard output is read line by line.
+// ChildProcess: another process of this binary that ends with its parent, and whose standard output is read
+// line by line.
 #pragma once
 
 #include <sys/types.h>
@@ -22,7 +23,8 @@ class ChildProcess {
   ~ChildProcess();
 
   pid_t pid() const { return pid_; }
-  // The next line of its standard output. unavailable, with the exit status, when it has ended; deadline_exceeded.
+  // The next line of its standard output. unavailable, with the exit status, when it has ended;
+  // deadline_exceeded.
   Result<std::string> read_line(Duration limit);
   // Whether it still runs.
   bool alive();

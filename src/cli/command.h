@@ -1,5 +1,5 @@
-// Command: one subcommand of the binary: which settings it takes, what it needs, and what runs it. The table of commands
-// is the binary's help, and the generated reference.
+// Command: one subcommand of the binary: which settings it takes, what it needs, and what runs it. The table
+// of commands is the binary's help, and the generated reference.
 #pragma once
 
 #include <functional>
@@ -16,12 +16,12 @@ inline constexpr int kExitFailure = 1;  // understood, and it did not work
 inline constexpr int kExitUsage = 2;    // not understood, or refused before any work
 
 struct Command {
-  std::string name;         // "serve", "eval gsm8k"
-  std::string summary;      // one line
-  std::string description;  // for --help: what it does, and an example
+  std::string name;               // "serve", "eval gsm8k"
+  std::string summary;            // one line
+  std::string description;        // for --help: what it does, and an example
   std::vector<std::string> keys;  // settings that it takes: keys, or sections ("serving.")
   std::vector<std::string> excluded_keys;
-  std::string positional;   // key that a bare word sets; empty: none
+  std::string positional;                       // key that a bare word sets; empty: none
   std::function<void(Settings&)> set_defaults;  // other defaults than the struct's; may be empty
   std::function<Result<int>(Settings&)> run;
 

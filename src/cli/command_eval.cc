@@ -25,14 +25,17 @@ void show_progress(const Score& score, size_t total) {
   const bool is_terminal = ::isatty(STDERR_FILENO) == 1;
   const size_t tenth = std::max<size_t>(1, total / 10);
   if (!is_terminal && score.total % tenth != 0 && score.total != total) return;
-  std::fprintf(stderr, "%s%llu/%zu answered, %llu right%s", is_terminal ? "\r" : "", static_cast<unsigned long long>(score.total), total,
-               static_cast<unsigned long long>(score.strict), is_terminal && score.total != total ? "" : "\n");
+  std::fprintf(stderr, "%s%llu/%zu answered, %llu right%s", is_terminal ? "\r" : "",
+               static_cast<unsigned long long>(score.total), total,
+               static_cast<unsigned long long>(score.strict),
+               is_terminal && score.total != total ? "" : "\n");
 }
 
 }  // namespace
 
 Result<int> run_eval_gsm8k(Settings& settings) {
-  if (settings.eval.data.empty()) return make_error(ErrorCode::invalid_argument, "eval.data: no file; name one with --data");
+  if (settings.eval.data.empty())
+    return make_error(ErrorCode::invalid_argument, "eval.data: no file; name one with --data");
   TANDEM_ASSIGN(std::vector<Gsm8kProblem> problems, load_gsm8k(settings.eval.data));
   const auto limit = static_cast<size_t>(settings.eval.limit);
   if (limit > 0 && problems.size() > limit) problems.resize(limit);
@@ -48,25 +51,27 @@ Result<int> run_eval_gsm8k(Settings& settings) {
   std::ofstream output;
   if (!settings.eval.output.empty()) {
     output.open(settings.eval.output);
-    if (!output) return make_error(ErrorCode::invalid_argument, "eval.output: cannot write " + settings.eval.output);
+    if (!output)
+      return make_error(ErrorCode::invalid_argument, "eval.output: cannot write " + settings.eval.output);
   }
   TANDEM_ASSIGN(const std::unique_ptr<Deployment> deployment, Deployment::start(settings));
 
   Score score;
   std::vector<std::string> texts(problems.size());
   const Instant start = now();
-  const auto answers = generate_batch(deployment->engine(), requests, static_cast<uint32_t>(settings.eval.concurrency),
-                                      [&](size_t index, const BatchAnswer& answer) {
-                                        ++score.total;
-                                        if (answer.finish.reason == FinishReason::error) {
-                                          ++score.failed;
-                                          std::fprintf(stderr, "question %zu: %s\n", index + 1, answer.finish.error.message.c_str());
-                                        }
-                                        texts[index] = text.decode(answer.tokens()).value_or("");
-                                        if (strict_number(texts[index]) == problems[index].number) ++score.strict;
-                                        if (flexible_number(texts[index]) == problems[index].number) ++score.flexible;
-                                        show_progress(score, problems.size());
-                                      });
+  const auto answers = generate_batch(
+      deployment->engine(), requests, static_cast<uint32_t>(settings.eval.concurrency),
+      [&](size_t index, const BatchAnswer& answer) {
+        ++score.total;
+        if (answer.finish.reason == FinishReason::error) {
+          ++score.failed;
+          std::fprintf(stderr, "question %zu: %s\n", index + 1, answer.finish.error.message.c_str());
+        }
+        texts[index] = text.decode(answer.tokens()).value_or("");
+        if (strict_number(texts[index]) == problems[index].number) ++score.strict;
+        if (flexible_number(texts[index]) == problems[index].number) ++score.flexible;
+        show_progress(score, problems.size());
+      });
   const double seconds = seconds_since(start);
   size_t tokens = 0;
   for (size_t i = 0; i < answers.size(); ++i) {
@@ -84,23 +89,27 @@ Result<int> run_eval_gsm8k(Settings& settings) {
   const Interval interval = wilson_interval(score.strict, score.total);
   const double share = static_cast<double>(score.strict) / static_cast<double>(score.total);
   if (settings.json) {
-    const nlohmann::ordered_json document = {{"data", settings.eval.data},
-                                             {"questions", score.total},
-                                             {"correct", score.strict},
-                                             {"correct_flexible", score.flexible},
-                                             {"failed_requests", score.failed},
-                                             {"accuracy", share},
-                                             {"interval_95", {interval.low, interval.high}},
-                                             {"seconds", seconds},
-                                             {"generated_tokens", tokens},
-                                             {"ranks", nlohmann::ordered_json::parse(rank_json(deployment->ranks()))}};
+    const nlohmann::ordered_json document = {
+        {"data", settings.eval.data},
+        {"questions", score.total},
+        {"correct", score.strict},
+        {"correct_flexible", score.flexible},
+        {"failed_requests", score.failed},
+        {"accuracy", share},
+        {"interval_95", {interval.low, interval.high}},
+        {"seconds", seconds},
+        {"generated_tokens", tokens},
+        {"ranks", nlohmann::ordered_json::parse(rank_json(deployment->ranks()))}};
     std::printf("%s\n", document.dump().c_str());
   } else {
-    std::printf("%llu of %llu right (%.1f %%, 95 %% interval %.1f to %.1f); last number right in %llu; %llu requests failed\n",
-                static_cast<unsigned long long>(score.strict), static_cast<unsigned long long>(score.total), 100 * share,
-                100 * interval.low, 100 * interval.high, static_cast<unsigned long long>(score.flexible),
-                static_cast<unsigned long long>(score.failed));
-    std::printf("%zu tokens in %.1f s, %.1f tokens/s\n", tokens, seconds, static_cast<double>(tokens) / seconds);
+    std::printf(
+        "%llu of %llu right (%.1f %%, 95 %% interval %.1f to %.1f); last number right in %llu; %llu requests "
+        "failed\n",
+        static_cast<unsigned long long>(score.strict), static_cast<unsigned long long>(score.total),
+        100 * share, 100 * interval.low, 100 * interval.high, static_cast<unsigned long long>(score.flexible),
+        static_cast<unsigned long long>(score.failed));
+    std::printf("%zu tokens in %.1f s, %.1f tokens/s\n", tokens, seconds,
+                static_cast<double>(tokens) / seconds);
   }
   return score.failed == 0 ? kExitSuccess : kExitFailure;
 }

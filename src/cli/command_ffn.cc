@@ -17,12 +17,15 @@ constexpr auto kDrainLimit = std::chrono::seconds(2);
 // Peers do not authenticate yet, so a port that strangers can reach would compute for them.
 Status check_address(const Settings& settings) {
   const std::string& address = settings.afd.listen;
-  const bool local = address.starts_with("shm://") || address.starts_with("inproc://") || address.find("//127.") != std::string::npos ||
-                     address.find("//localhost:") != std::string::npos || address.find("//[::1]:") != std::string::npos ||
-                     address.starts_with("127.") || address.starts_with("localhost:");
+  const bool local = address.starts_with("shm://") || address.starts_with("inproc://") ||
+                     address.find("//127.") != std::string::npos ||
+                     address.find("//localhost:") != std::string::npos ||
+                     address.find("//[::1]:") != std::string::npos || address.starts_with("127.") ||
+                     address.starts_with("localhost:");
   if (local || settings.afd.insecure) return {};
-  return make_error(ErrorCode::invalid_argument,
-                    "afd.listen: " + address + " is reachable from other hosts and peers do not authenticate; say --insecure on a trusted network");
+  return make_error(ErrorCode::invalid_argument, "afd.listen: " + address +
+                                                     " is reachable from other hosts and peers do not "
+                                                     "authenticate; say --insecure on a trusted network");
 }
 
 }  // namespace

@@ -25,7 +25,9 @@ struct Prompts {
   std::vector<GenerationRequest> requests;
 };
 
-std::string hash_text(uint64_t hash) { return fmt::format("{:016x}", hash); }
+std::string hash_text(uint64_t hash) {
+  return fmt::format("{:016x}", hash);
+}
 
 Status add_text(const Settings& settings, Prompts& prompts, const std::string& text) {
   GenerationRequest request;
@@ -36,10 +38,13 @@ Status add_text(const Settings& settings, Prompts& prompts, const std::string& t
   return {};
 }
 
-Status add_line(const Settings& settings, Prompts& prompts, const std::string& line, const std::string& place) {
+Status add_line(const Settings& settings, Prompts& prompts, const std::string& line,
+                const std::string& place) {
   const Json json = Json::parse(line, nullptr, false);
   if (json.is_object() && json.contains("prompt") && json["prompt"].is_string()) {
-    if (!prompts.text) return make_error(ErrorCode::invalid_argument, place + ": text, and " + settings.model + " has no tokenizer.json; give prompt_ids");
+    if (!prompts.text)
+      return make_error(ErrorCode::invalid_argument,
+                        place + ": text, and " + settings.model + " has no tokenizer.json; give prompt_ids");
     return add_text(settings, prompts, json["prompt"].get<std::string>());
   }
   if (json.is_object() && json.contains("prompt_ids") && json["prompt_ids"].is_array()) {
@@ -67,27 +72,37 @@ Status read_prompts(const Settings& settings, Prompts& prompts) {
     prompts.text = std::move(*text);
   }
   if (!generate.prompt.empty()) {
-    if (!prompts.text) return make_error(ErrorCode::invalid_argument, settings.model + " has no tokenizer.json; give token ids with --prompts-file");
+    if (!prompts.text)
+      return make_error(ErrorCode::invalid_argument,
+                        settings.model + " has no tokenizer.json; give token ids with --prompts-file");
     std::string text = generate.prompt;
     if (text == "-") text.assign(std::istreambuf_iterator<char>(std::cin), {});
     return add_text(settings, prompts, text);
   }
   std::ifstream file(generate.prompts_file);
-  if (!file) return make_error(ErrorCode::not_found, "generate.prompts_file: cannot open " + generate.prompts_file);
+  if (!file)
+    return make_error(ErrorCode::not_found, "generate.prompts_file: cannot open " + generate.prompts_file);
   std::string line;
   for (size_t number = 1; std::getline(file, line); ++number) {
-    if (!line.empty()) TANDEM_TRY(add_line(settings, prompts, line, generate.prompts_file + " line " + std::to_string(number)));
+    if (!line.empty())
+      TANDEM_TRY(
+          add_line(settings, prompts, line, generate.prompts_file + " line " + std::to_string(number)));
   }
-  if (prompts.requests.empty()) return make_error(ErrorCode::invalid_argument, generate.prompts_file + " has no prompts");
+  if (prompts.requests.empty())
+    return make_error(ErrorCode::invalid_argument, generate.prompts_file + " has no prompts");
   return {};
 }
 
 const char* reason_name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::stop: return "stop";
-    case FinishReason::length: return "length";
-    case FinishReason::cancelled: return "cancelled";
-    case FinishReason::error: return "error";
+    case FinishReason::stop:
+      return "stop";
+    case FinishReason::length:
+      return "length";
+    case FinishReason::cancelled:
+      return "cancelled";
+    case FinishReason::error:
+      return "error";
   }
   return "error";
 }
@@ -96,7 +111,8 @@ const char* reason_name(FinishReason reason) {
 uint64_t combined_hash(const std::vector<BatchAnswer>& answers) {
   uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a
   for (const BatchAnswer& answer : answers) {
-    for (int byte = 0; byte < 8; ++byte) hash = (hash ^ ((answer.finish.logits_hash >> (8 * byte)) & 0xff)) * 0x100000001b3ULL;
+    for (int byte = 0; byte < 8; ++byte)
+      hash = (hash ^ ((answer.finish.logits_hash >> (8 * byte)) & 0xff)) * 0x100000001b3ULL;
   }
   return hash;
 }
@@ -129,9 +145,11 @@ Result<int> run_generate(Settings& settings) {
     request.hash_logits = settings.json;
   }
   TANDEM_ASSIGN(const std::unique_ptr<Deployment> deployment, Deployment::start(settings));
-  const auto concurrency = settings.generate.one_by_one ? 1u : static_cast<uint32_t>(settings.serving.max_queue);
+  const auto concurrency =
+      settings.generate.one_by_one ? 1u : static_cast<uint32_t>(settings.serving.max_queue);
   const Instant start = now();
-  const std::vector<BatchAnswer> answers = generate_batch(deployment->engine(), prompts.requests, concurrency);
+  const std::vector<BatchAnswer> answers =
+      generate_batch(deployment->engine(), prompts.requests, concurrency);
   const double seconds = seconds_since(start);
 
   bool failed = false;
@@ -144,7 +162,9 @@ Result<int> run_generate(Settings& settings) {
     const bool bad = answer.finish.reason == FinishReason::error;
     failed = failed || bad;
     if (bad) std::fprintf(stderr, "tandem: %s\n", answer.finish.error.message.c_str());
-    if (!settings.json && !bad) std::printf("%s\n", prompts.text ? json["text"].get<std::string>().c_str() : Json(answer.tokens()).dump().c_str());
+    if (!settings.json && !bad)
+      std::printf("%s\n", prompts.text ? json["text"].get<std::string>().c_str()
+                                       : Json(answer.tokens()).dump().c_str());
   }
   if (settings.json) {
     const Json document = {{"model", settings.model},
@@ -155,7 +175,8 @@ Result<int> run_generate(Settings& settings) {
                            {"answers", list}};
     std::printf("%s\n", document.dump().c_str());
   } else {
-    std::fprintf(stderr, "%zu tokens in %.2f s, %.1f tokens/s\n", tokens, seconds, static_cast<double>(tokens) / seconds);
+    std::fprintf(stderr, "%zu tokens in %.2f s, %.1f tokens/s\n", tokens, seconds,
+                 static_cast<double>(tokens) / seconds);
   }
   return failed ? kExitFailure : kExitSuccess;
 }

@@ -12,10 +12,13 @@
 namespace tandem {
 namespace {
 
-bool starts_with(const std::string& text, const std::string& prefix) { return text.rfind(prefix, 0) == 0; }
+bool starts_with(const std::string& text, const std::string& prefix) {
+  return text.rfind(prefix, 0) == 0;
+}
 
 int exit_status(const Error& error) {
-  return error.code == ErrorCode::invalid_argument || error.code == ErrorCode::unsupported || error.code == ErrorCode::not_found
+  return error.code == ErrorCode::invalid_argument || error.code == ErrorCode::unsupported ||
+                 error.code == ErrorCode::not_found
              ? kExitUsage
              : kExitFailure;
 }
@@ -23,7 +26,8 @@ int exit_status(const Error& error) {
 std::string option_help(const Option& option) {
   std::string text = option.help;
   if (!option.allowed.empty() && option.type != OptionType::boolean) text += " [" + option.allowed + "]";
-  if (!option.default_text.empty() && option.type != OptionType::boolean) text += " (default " + option.default_text + ")";
+  if (!option.default_text.empty() && option.type != OptionType::boolean)
+    text += " (default " + option.default_text + ")";
   return text;
 }
 
@@ -49,8 +53,8 @@ class CommandParser {
     const std::string key = option.key;
     if (key == command_.positional) {
       app_->add_option_function<std::string>(
-          option.flag().substr(2) + "," + option.flag(), [this, key](const std::string& text) { written_.emplace_back(key, text); },
-          option_help(option));
+          option.flag().substr(2) + "," + option.flag(),
+          [this, key](const std::string& text) { written_.emplace_back(key, text); }, option_help(option));
     } else if (option.type == OptionType::boolean) {
       app_->add_flag_function(
           option.flag() + "{true}",
@@ -61,7 +65,8 @@ class CommandParser {
           option_help(option));
     } else {
       app_->add_option_function<std::string>(
-          option.flag(), [this, key](const std::string& text) { written_.emplace_back(key, text); }, option_help(option));
+          option.flag(), [this, key](const std::string& text) { written_.emplace_back(key, text); },
+          option_help(option));
     }
   }
   static std::string find_name(const std::string& key) {
@@ -146,11 +151,15 @@ bool Command::takes(const std::string& key) const {
 }
 
 int run_command_line(int argc, char** argv) {
-  CLI::App app("Tandem serves Mixture-of-Experts language models with attention and experts on different workers.", "tandem");
+  CLI::App app(
+      "Tandem serves Mixture-of-Experts language models with attention and experts on different workers.",
+      "tandem");
   app.require_subcommand(1);
   app.set_version_flag("--version", "tandem " TANDEM_VERSION);
-  app.footer("tandem COMMAND --help explains a command. Every flag has a twin in the environment (TANDEM_...) and a key in\n"
-             "the file that --config names.");
+  app.footer(
+      "tandem COMMAND --help explains a command. Every flag has a twin in the environment (TANDEM_...) and a "
+      "key in\n"
+      "the file that --config names.");
   Settings declared;  // for help only: every command declares its own defaults
   std::map<std::string, CLI::App*> groups;
   std::vector<std::unique_ptr<CommandParser>> parsers;
@@ -165,7 +174,8 @@ int run_command_line(int argc, char** argv) {
     if (space != std::string::npos) {
       CLI::App*& group = groups[command.name.substr(0, space)];
       if (group == nullptr) {
-        group = app.add_subcommand(command.name.substr(0, space), "See tandem " + command.name.substr(0, space) + " --help");
+        group = app.add_subcommand(command.name.substr(0, space),
+                                   "See tandem " + command.name.substr(0, space) + " --help");
         group->require_subcommand(1);
       }
       parent = group;
@@ -194,21 +204,28 @@ std::string configuration_reference() {
   const OptionSet options = settings.declare();
   std::string text =
       "# Configuration\n\n"
-      "Written by `tandem configuration`; do not edit. A key stands in the YAML file that `--config` names, as a flag and\n"
-      "as an environment variable; a flag goes before the environment, and the environment before the file. JSON is YAML.\n\n"
+      "Written by `tandem configuration`; do not edit. A key stands in the YAML file that `--config` names, "
+      "as a flag and\n"
+      "as an environment variable; a flag goes before the environment, and the environment before the file. "
+      "JSON is YAML.\n\n"
       "| key | flag | environment | values | default | meaning |\n| --- | --- | --- | --- | --- | --- |\n";
   const auto cell = [](std::string value) {
-    for (size_t at = value.find('|'); at != std::string::npos; at = value.find('|', at + 2)) value.insert(at, "\\");
+    for (size_t at = value.find('|'); at != std::string::npos; at = value.find('|', at + 2))
+      value.insert(at, "\\");
     return value;
   };
   for (const Option& option : options.options()) {
-    text += "| `" + option.key + "` | `" + option.flag() + "` | `" + option.environment() + "` | " + cell(option.allowed) + " | " +
-            (option.default_text.empty() ? "" : "`" + option.default_text + "`") + " | " + cell(option.help) + " |\n";
+    text += "| `" + option.key + "` | `" + option.flag() + "` | `" + option.environment() + "` | " +
+            cell(option.allowed) + " | " +
+            (option.default_text.empty() ? "" : "`" + option.default_text + "`") + " | " + cell(option.help) +
+            " |\n";
   }
   text += "\n## What is refused by name\n\n| key | value | what would do |\n| --- | --- | --- |\n";
-  for (const SupportRule& rule : support_rules()) text += "| `" + rule.key + "` | `" + rule.value + "` | " + cell(rule.what_would_do) + " |\n";
+  for (const SupportRule& rule : support_rules())
+    text += "| `" + rule.key + "` | `" + rule.value + "` | " + cell(rule.what_would_do) + " |\n";
   text += "\n## Commands\n\n| command | does |\n| --- | --- |\n";
-  for (const Command& command : commands()) text += "| `tandem " + command.name + "` | " + cell(command.summary) + " |\n";
+  for (const Command& command : commands())
+    text += "| `tandem " + command.name + "` | " + cell(command.summary) + " |\n";
   return text;
 }
 

@@ -85,23 +85,27 @@ Status answer_sample(const Settings& settings, const TextModel& text, Engine& en
   if (answer.finish.reason == FinishReason::error) return std::unexpected(answer.finish.error);
   TANDEM_ASSIGN(const std::string reply, text.decode(answer.tokens()));
   const double decode_seconds = answer.seconds - answer.first_token_seconds;
-  std::printf("\nQ: %s\nA: %s\n(%u prompt tokens, first token after %.1f ms; then %zu tokens, %.1f tokens/s)\n\n", question.c_str(), reply.c_str(),
-              answer.finish.prompt_tokens, 1e3 * answer.first_token_seconds, answer.events.size(),
-              static_cast<double>(answer.events.size() - 1) / std::max(decode_seconds, 1e-9));
+  std::printf(
+      "\nQ: %s\nA: %s\n(%u prompt tokens, first token after %.1f ms; then %zu tokens, %.1f tokens/s)\n\n",
+      question.c_str(), reply.c_str(), answer.finish.prompt_tokens, 1e3 * answer.first_token_seconds,
+      answer.events.size(), static_cast<double>(answer.events.size() - 1) / std::max(decode_seconds, 1e-9));
   return {};
 }
 
 }  // namespace
 
 Result<int> run_serve(Settings& settings) {
-  if (settings.afd.role == "ffn") return make_error(ErrorCode::invalid_argument, "afd.role: ffn does not serve HTTP; use tandem ffn");
+  if (settings.afd.role == "ffn")
+    return make_error(ErrorCode::invalid_argument, "afd.role: ffn does not serve HTTP; use tandem ffn");
   if (settings.afd.role == "attention") return run_attention(settings);
   return serve(settings, "");
 }
 
 Result<int> run_attention(Settings& settings) {
   if (settings.afd.ffn.empty()) {
-    return make_error(ErrorCode::invalid_argument, "afd.ffn: no address of an FFN rank; give one with --ffn, or use tandem serve for colocated");
+    return make_error(
+        ErrorCode::invalid_argument,
+        "afd.ffn: no address of an FFN rank; give one with --ffn, or use tandem serve for colocated");
   }
   set_log_name("attention0");
   return serve(settings, settings.afd.ffn.front());

@@ -4,7 +4,9 @@
 namespace tandem {
 namespace {
 
-void colocated_by_default(Settings& settings) { settings.up.ffn = 0; }
+void colocated_by_default(Settings& settings) {
+  settings.up.ffn = 0;
+}
 
 std::vector<Command> make_commands() {
   const std::vector<std::string> base = {"model", "config", "json", "engine."};
@@ -14,45 +16,115 @@ std::vector<Command> make_commands() {
     return keys;
   };
   // What both roles must agree on; `up` and its like pass it to the ranks that they start.
-  const std::vector<std::string> split_only_addresses = {"afd.listen", "afd.ffn", "afd.role", "afd.num_ffn_ranks", "afd.num_attention_ranks"};
+  const std::vector<std::string> split_only_addresses = {"afd.listen", "afd.ffn", "afd.role",
+                                                         "afd.num_ffn_ranks", "afd.num_attention_ranks"};
 
   std::vector<Command> table;
-  table.push_back({"up", "start attention and FFN ranks on this host and serve the OpenAI API",
-                   "Starts an FFN process, loads attention here, prints the ranks and one answered question, then serves\n"
-                   "until Ctrl-C.  Example: tandem up --model models/arith --attention 1 --ffn 1 --transport shm",
-                   with({"afd.", "serving.", "up."}), split_only_addresses, "model", {}, run_up});
-  table.push_back({"serve", "serve the OpenAI API; colocated unless the file has an afd block with role: attention",
-                   "Example: tandem serve --model models/arith --port 8000", with({"afd.", "serving."}), {"afd.listen"}, "model", {}, run_serve});
-  table.push_back({"attention", "the attention role: serves the OpenAI API, with the experts on FFN ranks",
+  table.push_back(
+      {"up",
+       "start attention and FFN ranks on this host and serve the OpenAI API",
+       "Starts an FFN process, loads attention here, prints the ranks and one answered question, then "
+       "serves\n"
+       "until Ctrl-C.  Example: tandem up --model models/arith --attention 1 --ffn 1 --transport shm",
+       with({"afd.", "serving.", "up."}),
+       split_only_addresses,
+       "model",
+       {},
+       run_up});
+  table.push_back({"serve",
+                   "serve the OpenAI API; colocated unless the file has an afd block with role: attention",
+                   "Example: tandem serve --model models/arith --port 8000",
+                   with({"afd.", "serving."}),
+                   {"afd.listen"},
+                   "model",
+                   {},
+                   run_serve});
+  table.push_back({"attention",
+                   "the attention role: serves the OpenAI API, with the experts on FFN ranks",
                    "Waits for its FFN ranks, whichever starts first.\n"
                    "Example: tandem attention --model models/arith --ffn tcp://10.0.0.2:7000",
-                   with({"afd.", "serving."}), {"afd.listen", "afd.role"}, "model", {}, run_attention});
-  table.push_back({"ffn", "the FFN role: holds the experts and computes for attention ranks",
+                   with({"afd.", "serving."}),
+                   {"afd.listen", "afd.role"},
+                   "model",
+                   {},
+                   run_attention});
+  table.push_back({"ffn",
+                   "the FFN role: holds the experts and computes for attention ranks",
                    "Prints `ready ADDRESS` when it listens and its weights are loaded.\n"
                    "Example: tandem ffn --model models/arith --listen tcp://127.0.0.1:7000",
-                   with({"afd."}), {"afd.ffn", "afd.role", "afd.connect_timeout_s"}, "model", {}, run_ffn});
-  table.push_back({"generate", "continue one prompt, or a file of prompts, and end",
+                   with({"afd."}),
+                   {"afd.ffn", "afd.role", "afd.connect_timeout_s"},
+                   "model",
+                   {},
+                   run_ffn});
+  table.push_back({"generate",
+                   "continue one prompt, or a file of prompts, and end",
                    "With --json: the tokens and a hash of the logits' bits, equal for equal runs.\n"
                    "Example: tandem generate --model models/arith --chat --prompt 'Tom has 3 apples ...'",
-                   with({"afd.", "serving.", "up.", "generate."}), {"afd.listen", "afd.ffn", "afd.role", "afd.num_ffn_ranks", "afd.num_attention_ranks", "serving.host", "serving.port", "up.once", "up.question"},
-                   "model", colocated_by_default, run_generate});
-  table.push_back({"eval gsm8k", "answer the questions of a GSM8K-format file and score them",
+                   with({"afd.", "serving.", "up.", "generate."}),
+                   {"afd.listen", "afd.ffn", "afd.role", "afd.num_ffn_ranks", "afd.num_attention_ranks",
+                    "serving.host", "serving.port", "up.once", "up.question"},
+                   "model",
+                   colocated_by_default,
+                   run_generate});
+  table.push_back({"eval gsm8k",
+                   "answer the questions of a GSM8K-format file and score them",
                    "Example: tandem eval gsm8k --model models/arith --data models/arith/heldout.jsonl",
-                   with({"afd.", "serving.", "up.", "eval."}), {"afd.listen", "afd.ffn", "afd.role", "afd.num_ffn_ranks", "afd.num_attention_ranks", "serving.host", "serving.port", "up.once", "up.question"},
-                   "model", colocated_by_default, run_eval_gsm8k});
-  table.push_back({"eval parity", "compare a model folder with the reference outputs that lie beside it",
+                   with({"afd.", "serving.", "up.", "eval."}),
+                   {"afd.listen", "afd.ffn", "afd.role", "afd.num_ffn_ranks", "afd.num_attention_ranks",
+                    "serving.host", "serving.port", "up.once", "up.question"},
+                   "model",
+                   colocated_by_default,
+                   run_eval_gsm8k});
+  table.push_back({"eval parity",
+                   "compare a model folder with the reference outputs that lie beside it",
                    "Float32 by default: logits within 1e-3, equal routing and equal greedy tokens.\n"
                    "Example: tandem eval parity tests/fixtures/mixtral",
-                   base, {}, "model", [](Settings& settings) { settings.engine.compute_dtype = "float32"; }, run_eval_parity});
-  table.push_back({"bench kernels", "measure the kernels against this machine's measured roofs", "Takes about a minute.",
-                   {"config", "json", "engine.threads", "engine.log_level"}, {}, "", {}, run_bench_kernels});
-  table.push_back({"bench transport", "measure round trips over inproc, shm and tcp", "Takes about a minute.",
-                   {"config", "json", "engine.log_level"}, {}, "", {}, run_bench_transport});
-  table.push_back({"inspect", "what a model needs: parameters, bytes by role and dtype, KV bytes a token",
-                   "Reads config.json only.  Example: tandem inspect models/arith", {"model", "config", "json", "engine.log_level"}, {}, "model", {}, run_inspect});
-  table.push_back({"doctor", "what this machine offers, what is missing and what to do about it", "",
-                   {"config", "json", "engine.log_level", "serving.host", "serving.port"}, {}, "", {}, run_doctor});
-  table.push_back({"configuration", "print the reference of all settings (docs/configuration.md)", "", {"config"}, {}, "", {}, run_configuration});
+                   base,
+                   {},
+                   "model",
+                   [](Settings& settings) { settings.engine.compute_dtype = "float32"; },
+                   run_eval_parity});
+  table.push_back({"bench kernels",
+                   "measure the kernels against this machine's measured roofs",
+                   "Takes about a minute.",
+                   {"config", "json", "engine.threads", "engine.log_level"},
+                   {},
+                   "",
+                   {},
+                   run_bench_kernels});
+  table.push_back({"bench transport",
+                   "measure round trips over inproc, shm and tcp",
+                   "Takes about a minute.",
+                   {"config", "json", "engine.log_level"},
+                   {},
+                   "",
+                   {},
+                   run_bench_transport});
+  table.push_back({"inspect",
+                   "what a model needs: parameters, bytes by role and dtype, KV bytes a token",
+                   "Reads config.json only.  Example: tandem inspect models/arith",
+                   {"model", "config", "json", "engine.log_level"},
+                   {},
+                   "model",
+                   {},
+                   run_inspect});
+  table.push_back({"doctor",
+                   "what this machine offers, what is missing and what to do about it",
+                   "",
+                   {"config", "json", "engine.log_level", "serving.host", "serving.port"},
+                   {},
+                   "",
+                   {},
+                   run_doctor});
+  table.push_back({"configuration",
+                   "print the reference of all settings (docs/configuration.md)",
+                   "",
+                   {"config"},
+                   {},
+                   "",
+                   {},
+                   run_configuration});
   return table;
 }
 

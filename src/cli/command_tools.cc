@@ -1,4 +1,5 @@
-// The commands that look at models and machines without serving: inspect, doctor, bench, eval parity, configuration.
+// The commands that look at models and machines without serving: inspect, doctor, bench, eval parity,
+// configuration.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -36,7 +37,9 @@ Result<int> run_bench_kernels(Settings& settings) {
   return print(run_kernel_bench(options, settings.json));
 }
 
-Result<int> run_bench_transport(Settings& settings) { return print(run_transport_bench(TransportBenchOptions{}, settings.json)); }
+Result<int> run_bench_transport(Settings& settings) {
+  return print(run_transport_bench(TransportBenchOptions{}, settings.json));
+}
 
 Result<int> run_inspect(Settings& settings) {
   TANDEM_ASSIGN(const ModelConfig config, read_model_config(settings.model));
@@ -60,13 +63,17 @@ Result<int> run_eval_parity(Settings& settings) {
 }
 
 Result<int> run_doctor(Settings& settings) {
-  const std::vector<Finding> findings = examine_machine(settings.serving.host, static_cast<int>(settings.serving.port));
+  const std::vector<Finding> findings =
+      examine_machine(settings.serving.host, static_cast<int>(settings.serving.port));
   bool any_problem = false;
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   std::string text;
   for (const Finding& finding : findings) {
     any_problem = any_problem || finding.level == FindingLevel::problem;
-    json.push_back({{"subject", finding.subject}, {"level", level_name(finding.level)}, {"found", finding.found}, {"advice", finding.advice}});
+    json.push_back({{"subject", finding.subject},
+                    {"level", level_name(finding.level)},
+                    {"found", finding.found},
+                    {"advice", finding.advice}});
     text += fmt::format("{:<8} {:<11} {}\n", level_name(finding.level), finding.subject, finding.found);
     if (!finding.advice.empty()) text += fmt::format("{:<20} -> {}\n", "", finding.advice);
   }
@@ -74,6 +81,8 @@ Result<int> run_doctor(Settings& settings) {
   return any_problem ? kExitFailure : kExitSuccess;
 }
 
-Result<int> run_configuration(Settings&) { return print(configuration_reference()); }
+Result<int> run_configuration(Settings&) {
+  return print(configuration_reference());
+}
 
 }  // namespace tandem

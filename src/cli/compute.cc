@@ -31,7 +31,8 @@ Result<std::unique_ptr<Compute>> Compute::create(int threads) {
 }
 
 Result<std::unique_ptr<MoeBlock>> make_moe_block(const ModelConfig& config, const ModelWeights& weights,
-                                                 const Placement& placement, bool on_attention, KernelRunner& runner) {
+                                                 const Placement& placement, bool on_attention,
+                                                 KernelRunner& runner) {
   MoeBlockOptions options;
   options.routes = on_attention == placement.gate_on_attention;
   options.runs_shared_experts = on_attention == placement.shared_experts_on_attention;
@@ -42,8 +43,8 @@ Result<std::unique_ptr<MoeBlock>> make_moe_block(const ModelConfig& config, cons
   return MoeBlock::create(moe_shape(config), layers, options, runner);
 }
 
-Result<SplitSettings> split_settings(const std::string& model_path, const ModelConfig& config, const Placement& placement,
-                                     const KernelTable& table) {
+Result<SplitSettings> split_settings(const std::string& model_path, const ModelConfig& config,
+                                     const Placement& placement, const KernelTable& table) {
   TANDEM_ASSIGN(const uint64_t fingerprint, model_fingerprint(model_path));
   SplitSettings settings = SplitSettings::from_model(config, fingerprint);
   settings.gate_on_attention = placement.gate_on_attention;

@@ -1,5 +1,5 @@
-// What both roles of a process build from the same settings: the kernels with their threads, the MoE block of a side, and
-// the settings that the handshake compares.
+// What both roles of a process build from the same settings: the kernels with their threads, the MoE block of
+// a side, and the settings that the handshake compares.
 #pragma once
 
 #include <memory>
@@ -39,11 +39,13 @@ class Compute {
   std::unique_ptr<KernelRunner> runner_;
 };
 
-// The block of one side: on attention it runs what attention keeps of a MoE layer, otherwise the experts with the rest.
+// The block of one side: on attention it runs what attention keeps of a MoE layer, otherwise the experts with
+// the rest.
 Result<std::unique_ptr<MoeBlock>> make_moe_block(const ModelConfig& config, const ModelWeights& weights,
-                                                 const Placement& placement, bool on_attention, KernelRunner& runner);
+                                                 const Placement& placement, bool on_attention,
+                                                 KernelRunner& runner);
 
-Result<SplitSettings> split_settings(const std::string& model_path, const ModelConfig& config, const Placement& placement,
-                                     const KernelTable& table);
+Result<SplitSettings> split_settings(const std::string& model_path, const ModelConfig& config,
+                                     const Placement& placement, const KernelTable& table);
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// Reads the YAML configuration file (JSON is YAML) into an OptionSet. Refused, with file and line: a key that is unknown
-// or given twice, a value of the wrong type, text that is not YAML.
+// Reads the YAML configuration file (JSON is YAML) into an OptionSet. Refused, with file and line: a key that
+// is unknown or given twice, a value of the wrong type, text that is not YAML.
 #pragma once
 
 #include <string>

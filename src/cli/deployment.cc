@@ -22,7 +22,8 @@ class SocketFolder {
   Result<std::string> path() {
     if (!path_.empty()) return path_;
     std::string name = (std::filesystem::temp_directory_path() / "tandem-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) return make_error(ErrorCode::unavailable, "cannot make a folder for sockets in " + name);
+    if (::mkdtemp(name.data()) == nullptr)
+      return make_error(ErrorCode::unavailable, "cannot make a folder for sockets in " + name);
     path_ = name;
     return path_;
   }
@@ -31,7 +32,9 @@ class SocketFolder {
   std::string path_;
 };
 
-const char* bool_text(bool value) { return value ? "true" : "false"; }
+const char* bool_text(bool value) {
+  return value ? "true" : "false";
+}
 
 // Every setting that both roles must share, as the child's flags: nobody repeats them by hand.
 std::vector<std::string> ffn_arguments(const Settings& settings, const std::string& address, int threads) {
@@ -43,7 +46,8 @@ std::vector<std::string> ffn_arguments(const Settings& settings, const std::stri
           "--log-level=" + settings.engine.log_level,
           "--threads=" + std::to_string(threads),
           "--compute-gate-on-attention=" + std::string(bool_text(settings.afd.compute_gate_on_attention)),
-          "--compute-shared-experts-on-attention=" + std::string(bool_text(settings.shared_experts_on_attention())),
+          "--compute-shared-experts-on-attention=" +
+              std::string(bool_text(settings.shared_experts_on_attention())),
           "--send-token-ids=" + std::string(bool_text(settings.afd.send_token_ids)),
           "--json"};
 }
@@ -71,7 +75,8 @@ struct Deployment::Impl {
       TANDEM_ASSIGN(ffn_host, FfnHost::create(settings, address, roles));
       ranks.push_back(ffn_host->facts());
     } else {
-      TANDEM_ASSIGN(ffn_process, ChildProcess::start(ffn_arguments(settings, address, threads_for(settings, roles))));
+      TANDEM_ASSIGN(ffn_process,
+                    ChildProcess::start(ffn_arguments(settings, address, threads_for(settings, roles))));
       auto line = ffn_process.read_line(std::chrono::seconds(settings.afd.connect_timeout_s));
       if (!line) return make_error(line.error().code, "FFN rank 0 did not start: " + line.error().message);
       TANDEM_ASSIGN(const RankFacts facts, parse_rank_json(*line));
@@ -83,8 +88,12 @@ struct Deployment::Impl {
 
 Deployment::Deployment(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Deployment::~Deployment() = default;
-Engine& Deployment::engine() { return impl_->engine->engine(); }
-std::vector<RankFacts> Deployment::ranks() const { return impl_->ranks; }
+Engine& Deployment::engine() {
+  return impl_->engine->engine();
+}
+std::vector<RankFacts> Deployment::ranks() const {
+  return impl_->ranks;
+}
 
 Result<std::unique_ptr<Deployment>> Deployment::start(const Settings& settings) {
   auto impl = std::make_unique<Impl>();

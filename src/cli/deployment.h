@@ -1,5 +1,6 @@
-// Deployment: an xAyF on this host, as `up`, `generate` and `eval` start it: the attention role in this process and its
-// FFN rank in a child process (shm, tcp) or in threads (inproc); or colocated. Ends what it started.
+// Deployment: an xAyF on this host, as `up`, `generate` and `eval` start it: the attention role in this
+// process and its FFN rank in a child process (shm, tcp) or in threads (inproc); or colocated. Ends what it
+// started.
 #pragma once
 
 #include <memory>

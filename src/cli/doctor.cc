@@ -25,20 +25,26 @@ std::string file_text(const std::string& path) {
 
 Finding isa() {
   std::string all;
-  for (const KernelTable* table : runnable_kernel_tables()) all += (all.empty() ? "" : ", ") + std::string(table->name);
+  for (const KernelTable* table : runnable_kernel_tables())
+    all += (all.empty() ? "" : ", ") + std::string(table->name);
   const auto chosen = choose_kernel_table();
   if (!chosen) return {"ISA", FindingLevel::problem, all, chosen.error().message};
   const std::string found = std::string((*chosen)->name) + " (this CPU runs " + all + ")";
-  if ((*chosen)->name == "scalar") return {"ISA", FindingLevel::notice, found, "only scalar kernels run: expect a tenth of the speed or less"};
+  if ((*chosen)->name == "scalar")
+    return {"ISA", FindingLevel::notice, found,
+            "only scalar kernels run: expect a tenth of the speed or less"};
   return {"ISA", FindingLevel::good, found, ""};
 }
 
 Finding threads() {
   const CpuBudget budget = CpuBudget::detect();
-  std::string found = std::to_string(budget.threads) + " threads of " + std::to_string(budget.affinity_cpus) + " CPUs in the affinity mask";
-  found += budget.quota_cpus > 0 ? ", cgroup quota " + std::to_string(budget.quota_cpus) : ", no cgroup quota";
+  std::string found = std::to_string(budget.threads) + " threads of " + std::to_string(budget.affinity_cpus) +
+                      " CPUs in the affinity mask";
+  found +=
+      budget.quota_cpus > 0 ? ", cgroup quota " + std::to_string(budget.quota_cpus) : ", no cgroup quota";
   if (budget.quota_cpus > 0 && budget.quota_cpus < budget.affinity_cpus) {
-    return {"threads", FindingLevel::notice, found, "the quota is below the mask: threads beyond it are throttled, so they are not used"};
+    return {"threads", FindingLevel::notice, found,
+            "the quota is below the mask: threads beyond it are throttled, so they are not used"};
   }
   return {"threads", FindingLevel::good, found, ""};
 }
@@ -49,22 +55,27 @@ Finding memory() {
 
 Finding huge_pages() {
   const std::string mode = file_text("/sys/kernel/mm/transparent_hugepage/enabled");
-  if (mode.find("[always]") != std::string::npos || mode.find("[madvise]") != std::string::npos) return {"huge pages", FindingLevel::good, mode, ""};
-  return {"huge pages", FindingLevel::notice, mode.empty() ? "not offered by this kernel" : mode,
-          "write madvise to /sys/kernel/mm/transparent_hugepage/enabled: weights then need fewer TLB entries"};
+  if (mode.find("[always]") != std::string::npos || mode.find("[madvise]") != std::string::npos)
+    return {"huge pages", FindingLevel::good, mode, ""};
+  return {
+      "huge pages", FindingLevel::notice, mode.empty() ? "not offered by this kernel" : mode,
+      "write madvise to /sys/kernel/mm/transparent_hugepage/enabled: weights then need fewer TLB entries"};
 }
 
 Finding shared_memory() {
-  struct statvfs status {};
+  struct statvfs status{};
   if (statvfs("/dev/shm", &status) != 0) {
-    return {"/dev/shm", FindingLevel::notice, "not mounted", "Tandem's shared memory uses memfd, which does not need it"};
+    return {"/dev/shm", FindingLevel::notice, "not mounted",
+            "Tandem's shared memory uses memfd, which does not need it"};
   }
   return {"/dev/shm", FindingLevel::good,
-          bytes_text(uint64_t{status.f_bavail} * status.f_frsize) + " free (memfd is used instead: its size does not matter)", ""};
+          bytes_text(uint64_t{status.f_bavail} * status.f_frsize) +
+              " free (memfd is used instead: its size does not matter)",
+          ""};
 }
 
 Finding locked_and_open() {
-  struct rlimit files {};
+  struct rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);
   const std::string found = std::to_string(files.rlim_cur) + " open files";
   // 256 streams, their listener and the ranks, with as much again in reserve.
@@ -75,14 +86,16 @@ Finding locked_and_open() {
 Finding port_is_free(const std::string& host, int port) {
   const std::string address = "tcp://" + host + ":" + std::to_string(port);
   const auto listener = listen(address, EndpointOptions{});
-  if (!listener) return {"port", FindingLevel::problem, listener.error().message, "choose another with --port"};
+  if (!listener)
+    return {"port", FindingLevel::problem, listener.error().message, "choose another with --port"};
   return {"port", FindingLevel::good, host + ":" + std::to_string(port) + " is free", ""};
 }
 
 }  // namespace
 
 std::vector<Finding> examine_machine(const std::string& host, int port) {
-  return {isa(), threads(), memory(), huge_pages(), shared_memory(), locked_and_open(), port_is_free(host, port)};
+  return {
+      isa(), threads(), memory(), huge_pages(), shared_memory(), locked_and_open(), port_is_free(host, port)};
 }
 
 }  // namespace tandem

@@ -19,26 +19,32 @@ namespace {
 
 // A model may claim a context of a million tokens; serving one wants a decision of its user.
 constexpr uint32_t kDefaultMaxContext = 32768;
-// Of the free memory that the KV pool takes when nobody says otherwise: the rest is for weights, lanes and other ranks.
+// Of the free memory that the KV pool takes when nobody says otherwise: the rest is for weights, lanes and
+// other ranks.
 constexpr uint64_t kKvShareOfMemory = 4;
 
 uint32_t max_context(const Settings& settings, const ModelConfig& config) {
-  if (settings.serving.max_context_tokens == 0) return std::min(config.max_position_embeddings, kDefaultMaxContext);
+  if (settings.serving.max_context_tokens == 0)
+    return std::min(config.max_position_embeddings, kDefaultMaxContext);
   return static_cast<uint32_t>(settings.serving.max_context_tokens);
 }
 
 Result<uint32_t> num_blocks(const Settings& settings, const StateGroupSpec& spec, uint32_t context) {
-  const auto blocks_for = [&](uint64_t tokens) { return (tokens + spec.tokens_per_block - 1) / spec.tokens_per_block; };
+  const auto blocks_for = [&](uint64_t tokens) {
+    return (tokens + spec.tokens_per_block - 1) / spec.tokens_per_block;
+  };
   const uint64_t block_bytes = uint64_t{spec.bytes_per_block} * spec.num_layers;
   uint64_t blocks = 0;
   if (settings.serving.kv_cache_tokens > 0) {
     blocks = blocks_for(static_cast<uint64_t>(settings.serving.kv_cache_tokens));
   } else {
     const uint64_t wanted = blocks_for(context) * static_cast<uint64_t>(settings.serving.max_num_seqs);
-    blocks = std::clamp<uint64_t>(MemoryBudget::detect().available() / kKvShareOfMemory / block_bytes, 1, wanted);
+    blocks =
+        std::clamp<uint64_t>(MemoryBudget::detect().available() / kKvShareOfMemory / block_bytes, 1, wanted);
   }
   if (blocks > INT32_MAX) {
-    return make_error(ErrorCode::invalid_argument, "serving.kv_cache_tokens: " + std::to_string(blocks) + " blocks; lower it");
+    return make_error(ErrorCode::invalid_argument,
+                      "serving.kv_cache_tokens: " + std::to_string(blocks) + " blocks; lower it");
   }
   return static_cast<uint32_t>(blocks);
 }
@@ -62,13 +68,15 @@ struct EngineHost::Impl {
     options.held.experts = colocated;
     options.held.router = colocated || placement.gate_on_attention;
     options.held.shared_experts = colocated || placement.shared_experts_on_attention;
-    TANDEM_ASSIGN(weights, load_model_weights(settings.model, config, compute->table(), compute->pool(), options));
+    TANDEM_ASSIGN(weights,
+                  load_model_weights(settings.model, config, compute->table(), compute->pool(), options));
     return {};
   }
 
   Status make_port(const Settings& settings, const Placement& placement, const std::string& ffn_address) {
     if (ffn_address.empty()) {
-      TANDEM_ASSIGN(experts, make_moe_block(config, weights, placement, /*on_attention=*/false, compute->runner()));
+      TANDEM_ASSIGN(experts,
+                    make_moe_block(config, weights, placement, /*on_attention=*/false, compute->runner()));
       port = std::make_unique<LocalFfn>(*experts);
       facts.role = "colocated";
       facts.transport = "local";
@@ -107,21 +115,29 @@ struct EngineHost::Impl {
     const uint32_t batched = options.scheduler.max_num_batched_tokens;
     AttentionPrograms programs;
     TANDEM_ASSIGN(programs.decode, model->build({seqs, seqs}, port->traits(), caches, local.get()));
-    TANDEM_ASSIGN(programs.prefill, model->build({batched, std::min(seqs, batched)}, port->traits(), caches, local.get()));
-    log_info("KV pool: " + std::to_string(blocks) + " blocks of " + std::to_string(group.tokens_per_block) + " tokens, " +
-             bytes_text(block_pool.bytes()) + "; context " + std::to_string(context) + " tokens");
+    TANDEM_ASSIGN(programs.prefill,
+                  model->build({batched, std::min(seqs, batched)}, port->traits(), caches, local.get()));
+    log_info("KV pool: " + std::to_string(blocks) + " blocks of " + std::to_string(group.tokens_per_block) +
+             " tokens, " + bytes_text(block_pool.bytes()) + "; context " + std::to_string(context) +
+             " tokens");
     facts.bytes_held = weights.resident_bytes + block_pool.bytes();
-    TANDEM_ASSIGN(worker, AttentionWorker::create(options, std::move(block_pool), std::move(programs), compute->runner(), *port));
+    TANDEM_ASSIGN(worker, AttentionWorker::create(options, std::move(block_pool), std::move(programs),
+                                                  compute->runner(), *port));
     return {};
   }
 };
 
 EngineHost::EngineHost(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 EngineHost::~EngineHost() = default;
-Engine& EngineHost::engine() { return *impl_->worker; }
-const RankFacts& EngineHost::facts() const { return impl_->facts; }
+Engine& EngineHost::engine() {
+  return *impl_->worker;
+}
+const RankFacts& EngineHost::facts() const {
+  return impl_->facts;
+}
 
-Result<std::unique_ptr<EngineHost>> EngineHost::create(const Settings& settings, const std::string& ffn_address, int roles) {
+Result<std::unique_ptr<EngineHost>> EngineHost::create(const Settings& settings,
+                                                       const std::string& ffn_address, int roles) {
   auto impl = std::make_unique<Impl>();
   const Placement placement = Placement::from(settings);
   const bool colocated = ffn_address.empty();
@@ -133,7 +149,8 @@ Result<std::unique_ptr<EngineHost>> EngineHost::create(const Settings& settings,
   impl->facts.threads = impl->compute->pool().threads();
   TANDEM_TRY(impl->load(settings, placement, colocated));
   if (placement.gate_on_attention || placement.shared_experts_on_attention) {
-    TANDEM_ASSIGN(impl->local, make_moe_block(impl->config, impl->weights, placement, /*on_attention=*/true, impl->compute->runner()));
+    TANDEM_ASSIGN(impl->local, make_moe_block(impl->config, impl->weights, placement, /*on_attention=*/true,
+                                              impl->compute->runner()));
   }
   TANDEM_TRY(impl->make_port(settings, placement, ffn_address));
   TANDEM_TRY(impl->start_worker(settings, defaults.eos_token_ids));

@@ -1,5 +1,6 @@
-// EngineHost: builds the attention role of this process from settings: reads the weights that the role holds, stands the
-// experts behind an FfnPort (in this process, or on an FFN rank), and starts the worker. What it builds it owns.
+// EngineHost: builds the attention role of this process from settings: reads the weights that the role holds,
+// stands the experts behind an FfnPort (in this process, or on an FFN rank), and starts the worker. What it
+// builds it owns.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,8 @@ struct RankFacts {
 class EngineHost {
  public:
   // `ffn_address`: of FFN rank 0; empty: colocated. `roles`: how many roles share this host's CPUs.
-  static Result<std::unique_ptr<EngineHost>> create(const Settings& settings, const std::string& ffn_address, int roles);
+  static Result<std::unique_ptr<EngineHost>> create(const Settings& settings, const std::string& ffn_address,
+                                                    int roles);
   ~EngineHost();
 
   Engine& engine();

@@ -23,21 +23,31 @@ struct FfnHost::Impl {
 
 FfnHost::FfnHost(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 FfnHost::~FfnHost() = default;
-const RankFacts& FfnHost::facts() const { return impl_->facts; }
-void FfnHost::stop(Duration drain_limit) { impl_->worker->stop(drain_limit); }
+const RankFacts& FfnHost::facts() const {
+  return impl_->facts;
+}
+void FfnHost::stop(Duration drain_limit) {
+  impl_->worker->stop(drain_limit);
+}
 
 std::string FfnHost::report() const {
   const FfnStats stats = impl_->worker->stats();
-  const auto per_group = [&](uint64_t count) { return stats.groups == 0 ? 0.0 : static_cast<double>(count) / static_cast<double>(stats.groups); };
+  const auto per_group = [&](uint64_t count) {
+    return stats.groups == 0 ? 0.0 : static_cast<double>(count) / static_cast<double>(stats.groups);
+  };
   char text[256];
-  std::snprintf(text, sizeof(text), "%llu rows in %llu tiles, %llu groups of %.1f rows and %.2f clients; computed %.1f s decode, %.1f s prefill",
+  std::snprintf(text, sizeof(text),
+                "%llu rows in %llu tiles, %llu groups of %.1f rows and %.2f clients; computed %.1f s decode, "
+                "%.1f s prefill",
                 static_cast<unsigned long long>(stats.rows), static_cast<unsigned long long>(stats.tiles),
-                static_cast<unsigned long long>(stats.groups), per_group(stats.rows), per_group(stats.clients_in_groups),
-                static_cast<double>(stats.decode_us) * 1e-6, static_cast<double>(stats.prefill_us) * 1e-6);
+                static_cast<unsigned long long>(stats.groups), per_group(stats.rows),
+                per_group(stats.clients_in_groups), static_cast<double>(stats.decode_us) * 1e-6,
+                static_cast<double>(stats.prefill_us) * 1e-6);
   return text;
 }
 
-Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const std::string& address, int roles) {
+Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const std::string& address,
+                                                 int roles) {
   auto impl = std::make_unique<Impl>();
   const Placement placement = Placement::from(settings);
   TANDEM_ASSIGN(impl->config, read_model_config(settings.model));
@@ -48,13 +58,17 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
   load.held.attention = false;
   load.held.router = !placement.gate_on_attention;
   load.held.shared_experts = !placement.shared_experts_on_attention;
-  TANDEM_ASSIGN(impl->weights, load_model_weights(settings.model, impl->config, impl->compute->table(), impl->compute->pool(), load));
-  TANDEM_ASSIGN(impl->block, make_moe_block(impl->config, impl->weights, placement, /*on_attention=*/false, impl->compute->runner()));
+  TANDEM_ASSIGN(impl->weights, load_model_weights(settings.model, impl->config, impl->compute->table(),
+                                                  impl->compute->pool(), load));
+  TANDEM_ASSIGN(impl->block, make_moe_block(impl->config, impl->weights, placement, /*on_attention=*/false,
+                                            impl->compute->runner()));
 
   FfnWorkerOptions options;
   options.listen_address = address;
-  TANDEM_ASSIGN(options.settings, split_settings(settings.model, impl->config, placement, impl->compute->table()));
-  options.pieces = held_pieces(moe_layers(impl->config, impl->weights), impl->config.moe_intermediate_size, {0, 0});
+  TANDEM_ASSIGN(options.settings,
+                split_settings(settings.model, impl->config, placement, impl->compute->table()));
+  options.pieces =
+      held_pieces(moe_layers(impl->config, impl->weights), impl->config.moe_intermediate_size, {0, 0});
   TANDEM_ASSIGN(impl->worker, FfnWorker::create(options, *impl->block));
 
   impl->facts.role = "ffn";

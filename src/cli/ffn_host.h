@@ -1,4 +1,5 @@
-// FfnHost: builds the FFN role of this process from settings: reads the experts that the role holds and starts the worker.
+// FfnHost: builds the FFN role of this process from settings: reads the experts that the role holds and
+// starts the worker.
 #pragma once
 
 #include <memory>
@@ -12,7 +13,8 @@ namespace tandem {
 class FfnHost {
  public:
   // Listens on `address`. `roles`: how many roles share this host's CPUs.
-  static Result<std::unique_ptr<FfnHost>> create(const Settings& settings, const std::string& address, int roles);
+  static Result<std::unique_ptr<FfnHost>> create(const Settings& settings, const std::string& address,
+                                                 int roles);
   ~FfnHost();
 
   const RankFacts& facts() const;  // facts().address: where attention connects

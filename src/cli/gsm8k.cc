@@ -8,7 +8,9 @@
 namespace tandem {
 namespace {
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 
 // The number that starts at `at`, normalised; empty when none does.
 std::string number_at(std::string_view text, size_t at) {
@@ -63,7 +65,8 @@ std::optional<std::string> flexible_number(std::string_view answer) {
   for (size_t at = answer.size(); at > 0; --at) {
     if (!is_digit(answer[at - 1])) continue;
     size_t begin = at - 1;
-    while (begin > 0 && (is_digit(answer[begin - 1]) || answer[begin - 1] == ',' || answer[begin - 1] == '.')) --begin;
+    while (begin > 0 && (is_digit(answer[begin - 1]) || answer[begin - 1] == ',' || answer[begin - 1] == '.'))
+      --begin;
     while (!is_digit(answer[begin])) ++begin;
     if (begin > 0 && answer[begin - 1] == '-') --begin;
     return number_at(answer, begin);
@@ -84,7 +87,8 @@ Result<std::vector<Gsm8kProblem>> load_gsm8k(const std::string& path) {
     const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
     if (!json.is_object()) return refuse("not a JSON object");
     for (const char* field : {"question", "answer"}) {
-      if (!json.contains(field) || !json[field].is_string()) return refuse("no text in '" + std::string(field) + "'");
+      if (!json.contains(field) || !json[field].is_string())
+        return refuse("no text in '" + std::string(field) + "'");
     }
     Gsm8kProblem problem{json["question"], json["answer"], {}};
     const auto answer = strict_number(problem.answer);

@@ -14,10 +14,14 @@ Result<ModelConfig> read_model_config(const std::string& path) {
   if (path.empty()) return make_error(ErrorCode::invalid_argument, "no model; name its folder with --model");
   const bool is_file = path.ends_with(".json");
   const std::string file = is_file ? path : path + "/config.json";
-  if (!file_exists(path)) return make_error(ErrorCode::invalid_argument, "model: " + path + " does not exist; name a folder with config.json and *.safetensors");
-  if (!file_exists(file)) {
+  if (!file_exists(path))
     return make_error(ErrorCode::invalid_argument,
-                      "model: " + path + " is not a model folder: it has no config.json; name a folder as Hugging Face lays it out");
+                      "model: " + path + " does not exist; name a folder with config.json and *.safetensors");
+  if (!file_exists(file)) {
+    return make_error(
+        ErrorCode::invalid_argument,
+        "model: " + path +
+            " is not a model folder: it has no config.json; name a folder as Hugging Face lays it out");
   }
   TANDEM_ASSIGN(const std::string text, read_file(file, kMaxConfigBytes));
   return parse_model_config(text, file);

@@ -9,13 +9,17 @@ namespace tandem {
 namespace {
 
 nlohmann::ordered_json to_json(const RankFacts& rank) {
-  return {{"role", rank.role},       {"rank", rank.rank},          {"pid", rank.pid}, {"transport", rank.transport},
-          {"address", rank.address}, {"bytes_held", rank.bytes_held}, {"isa", rank.isa}, {"threads", rank.threads}};
+  return {{"role", rank.role},       {"rank", rank.rank},
+          {"pid", rank.pid},         {"transport", rank.transport},
+          {"address", rank.address}, {"bytes_held", rank.bytes_held},
+          {"isa", rank.isa},         {"threads", rank.threads}};
 }
 
 }  // namespace
 
-std::string rank_json(const RankFacts& rank) { return to_json(rank).dump(); }
+std::string rank_json(const RankFacts& rank) {
+  return to_json(rank).dump();
+}
 
 std::string rank_json(const std::vector<RankFacts>& ranks) {
   nlohmann::ordered_json array = nlohmann::ordered_json::array();
@@ -42,10 +46,11 @@ Result<RankFacts> parse_rank_json(const std::string& text) {
 }
 
 std::string rank_table(const std::vector<RankFacts>& ranks) {
-  std::string text = fmt::format("{:<12} {:>4} {:>8}  {:<9} {:>10}  {:<12} {:>7}\n", "role", "rank", "pid", "transport", "held", "ISA", "threads");
+  std::string text = fmt::format("{:<12} {:>4} {:>8}  {:<9} {:>10}  {:<12} {:>7}\n", "role", "rank", "pid",
+                                 "transport", "held", "ISA", "threads");
   for (const RankFacts& rank : ranks) {
-    text += fmt::format("{:<12} {:>4} {:>8}  {:<9} {:>10}  {:<12} {:>7}\n", rank.role, rank.rank, rank.pid, rank.transport,
-                        bytes_text(rank.bytes_held), rank.isa, rank.threads);
+    text += fmt::format("{:<12} {:>4} {:>8}  {:<9} {:>10}  {:<12} {:>7}\n", rank.role, rank.rank, rank.pid,
+                        rank.transport, bytes_text(rank.bytes_held), rank.isa, rank.threads);
   }
   return text;
 }

@@ -26,56 +26,83 @@ const std::vector<SupportRule>& rules() {
 
 OptionSet Settings::declare() {
   OptionSet set;
-  set.text("model", model, "Folder of the model: config.json, *.safetensors, tokenizer.json as Hugging Face lays them out.");
+  set.text("model", model,
+           "Folder of the model: config.json, *.safetensors, tokenizer.json as Hugging Face lays them out.");
   set.text("config", config, "YAML file with any of these keys; flags and TANDEM_* variables go before it.");
   set.boolean("json", json, "Print one JSON document instead of text.");
 
-  set.choice("engine.compute_dtype", engine.compute_dtype, {"bf16", "float32"}, "Arithmetic of weights and activations; float32 is the reference mode.");
-  set.boolean("engine.deterministic", engine.deterministic, "Exact sums: every placement gives bit-identical logits.");
-  set.integer("engine.threads", engine.threads, 0, 1024, "Compute threads of this process; 0: the CPU budget, shared out by `up`.");
-  set.choice("engine.log_level", engine.log_level, {"debug", "info", "warning", "error"}, "Least severity that is logged.");
+  set.choice("engine.compute_dtype", engine.compute_dtype, {"bf16", "float32"},
+             "Arithmetic of weights and activations; float32 is the reference mode.");
+  set.boolean("engine.deterministic", engine.deterministic,
+              "Exact sums: every placement gives bit-identical logits.");
+  set.integer("engine.threads", engine.threads, 0, 1024,
+              "Compute threads of this process; 0: the CPU budget, shared out by `up`.");
+  set.choice("engine.log_level", engine.log_level, {"debug", "info", "warning", "error"},
+             "Least severity that is logged.");
 
-  set.choice("afd.role", afd.role, {"none", "attention", "ffn"}, "This process's role; none: both halves in one process.");
-  set.choice("afd.connector", afd.connector, {"local", "p2p", "m2n", "auto"}, "How attention reaches the experts.");
+  set.choice("afd.role", afd.role, {"none", "attention", "ffn"},
+             "This process's role; none: both halves in one process.");
+  set.choice("afd.connector", afd.connector, {"local", "p2p", "m2n", "auto"},
+             "How attention reaches the experts.");
   set.list("afd.ffn", afd.ffn, "Addresses of the FFN ranks: tcp://host:port, shm://path, inproc://name.");
   set.text("afd.listen", afd.listen, "Address on which an FFN rank listens; port 0: chosen by the system.");
   set.integer("afd.num_attention_ranks", afd.num_attention_ranks, 1, 1024, "Attention ranks.");
   set.integer("afd.num_ffn_ranks", afd.num_ffn_ranks, 1, 1024, "FFN ranks.");
-  set.boolean("afd.compute_gate_on_attention", afd.compute_gate_on_attention, "Attention routes; the routing travels beside the activation.");
-  set.choice("afd.compute_shared_experts_on_attention", afd.compute_shared_experts_on_attention, {"auto", "true", "false"},
+  set.boolean("afd.compute_gate_on_attention", afd.compute_gate_on_attention,
+              "Attention routes; the routing travels beside the activation.");
+  set.choice("afd.compute_shared_experts_on_attention", afd.compute_shared_experts_on_attention,
+             {"auto", "true", "false"},
              "Attention runs the shared experts while it waits; auto: where the gate is.");
-  set.boolean("afd.send_token_ids", afd.send_token_ids, "Token ids travel beside the activation (gate on FFN only).");
-  set.choice("afd.exchange", afd.exchange, {"auto", "allgather", "alltoall"}, "How rows reach the owners of their experts.");
-  set.choice("afd.placement", afd.placement, {"expert", "slice", "hybrid"}, "How experts are spread over FFN ranks.");
-  set.choice("afd.activation_dtype", afd.activation_dtype, {"auto", "bf16", "f32", "fp8", "mxfp8", "int8"}, "Activations on the wire; auto: the compute dtype.");
-  set.choice("afd.micro_batches", afd.micro_batches, {"auto", "1", "2", "3", "4", "5", "6", "7", "8"}, "Decode lanes; auto: one.");
+  set.boolean("afd.send_token_ids", afd.send_token_ids,
+              "Token ids travel beside the activation (gate on FFN only).");
+  set.choice("afd.exchange", afd.exchange, {"auto", "allgather", "alltoall"},
+             "How rows reach the owners of their experts.");
+  set.choice("afd.placement", afd.placement, {"expert", "slice", "hybrid"},
+             "How experts are spread over FFN ranks.");
+  set.choice("afd.activation_dtype", afd.activation_dtype, {"auto", "bf16", "f32", "fp8", "mxfp8", "int8"},
+             "Activations on the wire; auto: the compute dtype.");
+  set.choice("afd.micro_batches", afd.micro_batches, {"auto", "1", "2", "3", "4", "5", "6", "7", "8"},
+             "Decode lanes; auto: one.");
   set.choice("afd.execution", afd.execution, {"eager", "graph"}, "How steps run.");
-  set.integer("afd.connect_timeout_s", afd.connect_timeout_s, 1, 86400, "How long attention waits for its FFN ranks at start, in seconds.");
-  set.boolean("afd.insecure", afd.insecure, "Let an FFN rank listen on an address other than loopback although peers do not authenticate yet.");
+  set.integer("afd.connect_timeout_s", afd.connect_timeout_s, 1, 86400,
+              "How long attention waits for its FFN ranks at start, in seconds.");
+  set.boolean(
+      "afd.insecure", afd.insecure,
+      "Let an FFN rank listen on an address other than loopback although peers do not authenticate yet.");
 
   set.text("serving.host", serving.host, "Address on which the HTTP server listens.");
   set.integer("serving.port", serving.port, 0, 65535, "Port of the HTTP server; 0: chosen by the system.");
-  set.text("serving.served_model_name", serving.served_model_name, "Name of the model in the API; empty: the folder's name.");
+  set.text("serving.served_model_name", serving.served_model_name,
+           "Name of the model in the API; empty: the folder's name.");
   set.integer("serving.max_num_seqs", serving.max_num_seqs, 1, 4096, "Sequences that decode at once.");
-  set.integer("serving.max_num_batched_tokens", serving.max_num_batched_tokens, 1, 65536, "Rows of one prefill step.");
-  set.integer("serving.max_context_tokens", serving.max_context_tokens, 0, 16777216, "Prompt and answer together; 0: the model's limit, at most 32768.");
-  set.integer("serving.kv_cache_tokens", serving.kv_cache_tokens, 0, 1099511627776, "Tokens that the KV pool holds; 0: max_num_seqs full contexts, within a quarter of the free memory.");
-  set.integer("serving.max_queue", serving.max_queue, 1, 1048576, "Requests that may wait; one more is answered with 429.");
+  set.integer("serving.max_num_batched_tokens", serving.max_num_batched_tokens, 1, 65536,
+              "Rows of one prefill step.");
+  set.integer("serving.max_context_tokens", serving.max_context_tokens, 0, 16777216,
+              "Prompt and answer together; 0: the model's limit, at most 32768.");
+  set.integer(
+      "serving.kv_cache_tokens", serving.kv_cache_tokens, 0, 1099511627776,
+      "Tokens that the KV pool holds; 0: max_num_seqs full contexts, within a quarter of the free memory.");
+  set.integer("serving.max_queue", serving.max_queue, 1, 1048576,
+              "Requests that may wait; one more is answered with 429.");
 
   set.integer("up.attention", up.attention, 1, 1024, "Attention ranks to start.");
   set.integer("up.ffn", up.ffn, 0, 1024, "FFN ranks to start; 0: colocated.");
-  set.choice("up.transport", up.transport, {"shm", "tcp", "inproc"}, "What connects the ranks; inproc: threads of one process.");
+  set.choice("up.transport", up.transport, {"shm", "tcp", "inproc"},
+             "What connects the ranks; inproc: threads of one process.");
   set.boolean("up.once", up.once, "Answer one sample question and end.");
   set.text("up.question", up.question, "The sample question; empty: the first of the model's own.");
 
   set.text("generate.prompt", generate.prompt, "Text to continue; - reads standard input.");
-  set.text("generate.prompts_file", generate.prompts_file, "JSONL file, one object a line with prompt (text) or prompt_ids (token ids).");
+  set.text("generate.prompts_file", generate.prompts_file,
+           "JSONL file, one object a line with prompt (text) or prompt_ids (token ids).");
   set.integer("generate.max_tokens", generate.max_tokens, 1, 16777216, "Tokens to generate.");
   set.real("generate.temperature", generate.temperature, 0, 100, "0: greedy.");
   set.integer("generate.seed", generate.seed, 0, INT64_MAX, "Seed of the random stream.");
-  set.boolean("generate.chat", generate.chat, "Put the prompt into the model's chat template as a user message.");
+  set.boolean("generate.chat", generate.chat,
+              "Put the prompt into the model's chat template as a user message.");
   set.boolean("generate.ignore_eos", generate.ignore_eos, "Go on behind the end of sequence.");
-  set.boolean("generate.one_by_one", generate.one_by_one, "Run the prompts of a file one after another instead of batched.");
+  set.boolean("generate.one_by_one", generate.one_by_one,
+              "Run the prompts of a file one after another instead of batched.");
 
   set.text("eval.data", eval.data, "JSONL file with question and answer.");
   set.integer("eval.limit", eval.limit, 0, INT64_MAX, "Questions to ask; 0: all.");
@@ -90,33 +117,44 @@ bool Settings::shared_experts_on_attention() const {
   return choice == "auto" ? afd.compute_gate_on_attention : choice == "true";
 }
 
-std::vector<SupportRule> support_rules() { return rules(); }
+std::vector<SupportRule> support_rules() {
+  return rules();
+}
 
 Result<void> validate(const Settings& settings) {
   const auto refuse = [](const std::string& key, const std::string& value, const std::string& remedy) {
     return make_error(ErrorCode::unsupported, key + ": " + value + " is not supported; use " + remedy);
   };
   const AfdSettings& afd = settings.afd;
-  const std::map<std::string, std::string> values = {
-      {"afd.connector", afd.connector},   {"afd.exchange", afd.exchange},   {"afd.placement", afd.placement},
-      {"afd.activation_dtype", afd.activation_dtype}, {"afd.execution", afd.execution}};
+  const std::map<std::string, std::string> values = {{"afd.connector", afd.connector},
+                                                     {"afd.exchange", afd.exchange},
+                                                     {"afd.placement", afd.placement},
+                                                     {"afd.activation_dtype", afd.activation_dtype},
+                                                     {"afd.execution", afd.execution}};
   for (const SupportRule& rule : rules()) {
     if (values.at(rule.key) == rule.value) return refuse(rule.key, rule.value, rule.what_would_do);
   }
-  if (afd.num_attention_ranks != 1) return refuse("afd.num_attention_ranks", std::to_string(afd.num_attention_ranks), "1");
+  if (afd.num_attention_ranks != 1)
+    return refuse("afd.num_attention_ranks", std::to_string(afd.num_attention_ranks), "1");
   if (afd.num_ffn_ranks != 1) return refuse("afd.num_ffn_ranks", std::to_string(afd.num_ffn_ranks), "1");
-  if (afd.ffn.size() > 1) return refuse("afd.ffn", std::to_string(afd.ffn.size()) + " addresses", "one address");
-  if (afd.micro_batches != "auto" && afd.micro_batches != "1") return refuse("afd.micro_batches", afd.micro_batches, "1 or auto");
+  if (afd.ffn.size() > 1)
+    return refuse("afd.ffn", std::to_string(afd.ffn.size()) + " addresses", "one address");
+  if (afd.micro_batches != "auto" && afd.micro_batches != "1")
+    return refuse("afd.micro_batches", afd.micro_batches, "1 or auto");
   if (settings.up.attention != 1) return refuse("up.attention", std::to_string(settings.up.attention), "1");
   if (settings.up.ffn > 1) return refuse("up.ffn", std::to_string(settings.up.ffn), "1, or 0 for colocated");
   if (afd.send_token_ids && afd.compute_gate_on_attention) {
-    return refuse("afd.send_token_ids", "true with afd.compute_gate_on_attention", "one of the two: a routing replaces token ids");
+    return refuse("afd.send_token_ids", "true with afd.compute_gate_on_attention",
+                  "one of the two: a routing replaces token ids");
   }
   const std::string wire = settings.engine.compute_dtype == "bf16" ? "bf16" : "f32";
   if (afd.activation_dtype != "auto" && afd.activation_dtype != wire) {
-    return refuse("afd.activation_dtype", afd.activation_dtype + " with engine.compute_dtype " + settings.engine.compute_dtype, "auto");
+    return refuse("afd.activation_dtype",
+                  afd.activation_dtype + " with engine.compute_dtype " + settings.engine.compute_dtype,
+                  "auto");
   }
-  if (settings.serving.max_num_batched_tokens < 1) return refuse("serving.max_num_batched_tokens", "0", "at least 1");
+  if (settings.serving.max_num_batched_tokens < 1)
+    return refuse("serving.max_num_batched_tokens", "0", "at least 1");
   return {};
 }
 

@@ -1,5 +1,5 @@
-// Settings: everything a user can set, in one struct, declared once. Every command reads the same keys from the YAML file
-// and the subset that it uses from flags and the environment (file < environment < flag).
+// Settings: everything a user can set, in one struct, declared once. Every command reads the same keys from
+// the YAML file and the subset that it uses from flags and the environment (file < environment < flag).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace tandem {
 struct EngineSettings {
   std::string compute_dtype = "bf16";  // bf16 | float32
   bool deterministic = false;
-  int64_t threads = 0;        // 0: what the CPU budget allows
+  int64_t threads = 0;  // 0: what the CPU budget allows
   std::string log_level = "info";
 };
 
@@ -26,7 +26,8 @@ struct AfdSettings {
   bool compute_gate_on_attention = false;
   std::string compute_shared_experts_on_attention = "auto";
   bool send_token_ids = false;
-  std::string exchange = "auto", placement = "expert", activation_dtype = "auto", micro_batches = "auto", execution = "eager";
+  std::string exchange = "auto", placement = "expert", activation_dtype = "auto", micro_batches = "auto",
+              execution = "eager";
   int64_t connect_timeout_s = 300;
   bool insecure = false;
 };
@@ -86,8 +87,8 @@ struct Settings {
   bool shared_experts_on_attention() const;
 };
 
-// Refuses what is not supported and what does not go together: one line with the key, the value and what would do. The
-// support matrix in docs/configuration.md is printed from the same table.
+// Refuses what is not supported and what does not go together: one line with the key, the value and what
+// would do. The support matrix in docs/configuration.md is printed from the same table.
 Result<void> validate(const Settings& settings);
 
 struct SupportRule {

@@ -17,12 +17,17 @@ std::string read(const std::string& yaml, Settings& settings) {
   OptionSet set = settings.declare();
   const auto result = read_config_file(path, set);
   std::remove(path.c_str());
-  return result ? std::string() : result.error().message.substr(result.error().message.rfind("line") == std::string::npos ? 0 : result.error().message.rfind("line "));
+  return result ? std::string()
+                : result.error().message.substr(result.error().message.rfind("line") == std::string::npos
+                                                    ? 0
+                                                    : result.error().message.rfind("line "));
 }
 
 TEST(ConfigFile, ReadsNestedKeysAndJson) {
   Settings settings;
-  EXPECT_EQ(read("model: /m\nafd:\n  role: attention\n  ffn: [tcp://a:1, tcp://b:2]\nserving:\n  port: 81\n", settings), "");
+  EXPECT_EQ(read("model: /m\nafd:\n  role: attention\n  ffn: [tcp://a:1, tcp://b:2]\nserving:\n  port: 81\n",
+                 settings),
+            "");
   EXPECT_EQ(settings.model, "/m");
   EXPECT_EQ(settings.afd.role, "attention");
   EXPECT_EQ(settings.afd.ffn.size(), 2u);
@@ -36,10 +41,12 @@ TEST(ConfigFile, ReadsNestedKeysAndJson) {
 
 TEST(ConfigFile, RefusesEachDefectWithItsLine) {
   Settings settings;
-  EXPECT_EQ(read("model: a\nafd:\n  rol: ffn\n", settings), "line 3: unknown key 'afd.rol'; did you mean 'afd.role'?");
+  EXPECT_EQ(read("model: a\nafd:\n  rol: ffn\n", settings),
+            "line 3: unknown key 'afd.rol'; did you mean 'afd.role'?");
   EXPECT_EQ(read("model: a\nmodel: b\n", settings), "line 2: key 'model' is given twice");
   EXPECT_EQ(read("afd:\n  role: ffn\nafd:\n  role: ffn\n", settings), "line 3: key 'afd' is given twice");
-  EXPECT_EQ(read("serving:\n  port: '81'\n", settings), "line 2: serving.port: text '81' where 0..65535 is expected");
+  EXPECT_EQ(read("serving:\n  port: '81'\n", settings),
+            "line 2: serving.port: text '81' where 0..65535 is expected");
   EXPECT_NE(read("serving:\n  port: 81.5\n", settings), "");
   EXPECT_NE(read("serving:\n  port:\n", settings), "");
   EXPECT_NE(read("serving:\n  port: [1]\n", settings), "");
@@ -57,7 +64,8 @@ TEST(Settings, EveryUnsupportedValueIsRefusedByNameWithARemedy) {
     ASSERT_TRUE(set.set(rule.key, rule.value, "test").has_value()) << rule.key << " " << rule.value;
     const auto result = validate(settings);
     ASSERT_FALSE(result.has_value()) << rule.key << " " << rule.value;
-    EXPECT_NE(result.error().message.find(rule.key + ": " + rule.value), std::string::npos) << result.error().message;
+    EXPECT_NE(result.error().message.find(rule.key + ": " + rule.value), std::string::npos)
+        << result.error().message;
   }
   EXPECT_TRUE(validate(Settings{}).has_value());
 }

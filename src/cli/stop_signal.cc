@@ -25,7 +25,8 @@ StopSignal::StopSignal() {
 bool StopSignal::wait(Duration limit) {
   const sigset_t set = stop_signals();
   const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(limit).count();
-  const timespec time = {static_cast<time_t>(nanoseconds / 1000000000), static_cast<long>(nanoseconds % 1000000000)};
+  const timespec time = {static_cast<time_t>(nanoseconds / 1000000000),
+                         static_cast<long>(nanoseconds % 1000000000)};
   return sigtimedwait(&set, nullptr, &time) > 0;
 }
 

@@ -1,5 +1,5 @@
-// StopSignal: SIGINT and SIGTERM as something to wait for. Create one before any other thread starts: they inherit the
-// blocked signals. A second signal ends the process at once.
+// StopSignal: SIGINT and SIGTERM as something to wait for. Create one before any other thread starts: they
+// inherit the blocked signals. A second signal ends the process at once.
 #pragma once
 
 #include "base/clock.h"

@@ -7,7 +7,9 @@ Result<TextModel> TextModel::load(const std::string& folder) {
   return TextModel(std::move(model));
 }
 
-Result<std::vector<int32_t>> TextModel::encode_text(const std::string& text) const { return tokenizer().encode(text); }
+Result<std::vector<int32_t>> TextModel::encode_text(const std::string& text) const {
+  return tokenizer().encode(text);
+}
 
 Result<std::vector<int32_t>> TextModel::encode_question(const std::string& question) const {
   return encode_chat(model_, {{"user", question, ""}}, /*add_generation_prompt=*/true, "{}");

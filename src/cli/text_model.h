@@ -1,4 +1,5 @@
-// TextModel: the text side of a model folder for commands that talk to an engine without HTTP: prompts in, text out.
+// TextModel: the text side of a model folder for commands that talk to an engine without HTTP: prompts in,
+// text out.
 #pragma once
 
 #include <string>

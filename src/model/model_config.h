@@ -1,5 +1,5 @@
-// ModelConfig: what a config.json says, in one vocabulary for every family, with the family's defaults filled in.
-// Immutable after parsing. docs/architecture.md names the families.
+// ModelConfig: what a config.json says, in one vocabulary for every family, with the family's defaults filled
+// in. Immutable after parsing. docs/architecture.md names the families.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct YarnConfig {
   uint32_t original_max_position = 0;
   float beta_fast = 32.0f, beta_slow = 1.0f;
   float mscale = 1.0f, mscale_all_dim = 0.0f;
-  bool truncate = true;  // correction bounds rounded to whole dimensions
+  bool truncate = true;                   // correction bounds rounded to whole dimensions
   std::optional<float> attention_factor;  // given: the factor on cos and sin, whatever mscale says
 };
 
@@ -40,8 +40,8 @@ struct RopeConfig {
 struct AttentionConfig {
   AttentionKind kind = AttentionKind::gqa;
   uint32_t num_heads = 0;
-  uint32_t num_kv_heads = 0;  // gqa
-  uint32_t head_dim = 0;      // gqa
+  uint32_t num_kv_heads = 0;      // gqa
+  uint32_t head_dim = 0;          // gqa
   bool per_head_qk_norm = false;  // Qwen3: RMS norm of each head of q and k before RoPE
   // mla
   uint32_t q_lora_rank = 0;  // 0: q_proj straight from the hidden row
@@ -55,7 +55,7 @@ enum class FfnKind : uint8_t { dense, moe };
 
 // How the released files store their weights; reported by `inspect`, and what a loader must undo.
 struct QuantizationConfig {
-  std::string method;               // "fp8", ...; empty: none
+  std::string method;                       // "fp8", ...; empty: none
   uint32_t block_rows = 0, block_cols = 0;  // weight_block_size
   std::vector<std::string> modules_not_converted;
 };
@@ -90,8 +90,9 @@ struct ModelConfig {
   bool is_moe(uint32_t layer) const { return layer_ffn[layer] == FfnKind::moe; }
 };
 
-// Parses the text of a config.json. `source` names it in messages. Errors name the key, its value and what would do;
-// a model_type that is not implemented is refused by name (unsupported) with the list of those that are.
+// Parses the text of a config.json. `source` names it in messages. Errors name the key, its value and what
+// would do; a model_type that is not implemented is refused by name (unsupported) with the list of those that
+// are.
 Result<ModelConfig> parse_model_config(const std::string& text, const std::string& source);
 
 }  // namespace tandem

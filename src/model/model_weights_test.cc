@@ -120,9 +120,8 @@ class ModelWeightsTest : public ::testing::Test {
 
   Result<ModelWeights> load(DType dtype = DType::f32, HeldParts held = {}, int threads = 1) {
     ThreadPool pool(threads);
-    return load_model_weights(
-        folder_, config_, table_, pool,
-        {.compute_dtype = dtype, .held = held, .show_progress = false});
+    return load_model_weights(folder_, config_, table_, pool,
+                              {.compute_dtype = dtype, .held = held, .show_progress = false});
   }
 
   void expect_load_refused(const std::string& word, ErrorCode code) {
@@ -418,9 +417,9 @@ TEST(ModelWeightsFixtures, EveryFamilyLoads) {
     ASSERT_TRUE(text.has_value()) << text.error().message;
     const auto config = parse_model_config(*text, folder + "/config.json");
     ASSERT_TRUE(config.has_value()) << config.error().message;
-    const auto weights = load_model_weights(
-        folder, *config, *runnable_kernel_tables().back(), pool,
-        {.compute_dtype = DType::f32, .held = {}, .show_progress = false});
+    const auto weights =
+        load_model_weights(folder, *config, *runnable_kernel_tables().back(), pool,
+                           {.compute_dtype = DType::f32, .held = {}, .show_progress = false});
     ASSERT_TRUE(weights.has_value()) << weights.error().message;
     EXPECT_GT(weights->resident_bytes, 0u);
   }

@@ -22,9 +22,9 @@ class GqaStep {
  private:
   const ModelConfig& config_;
   StepTensors tensors_;
-  Tensor qkv_;      // float32 [rows, (heads + 2 * kv_heads) * head_dim]
-  Tensor rotated_;  // float32: q, then k, in the first (heads + kv_heads) * head_dim columns; qkv_ itself
-                    // without head norms
+  Tensor qkv_;       // float32 [rows, (heads + 2 * kv_heads) * head_dim]
+  Tensor rotated_;   // float32: q, then k, in the first (heads + kv_heads) * head_dim columns; qkv_ itself
+                     // without head norms
   Tensor attended_;  // compute dtype [rows, heads * head_dim]
 };
 

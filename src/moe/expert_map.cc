@@ -16,15 +16,17 @@ std::string slice_text(const Piece& piece) {
          std::to_string(piece.row_begin) + ".." + std::to_string(piece.row_end);
 }
 
-// Pieces of one expert, sorted: each must continue the one before, or be a copy of it on another owner. Returns the row
-// up to which the expert is covered.
+// Pieces of one expert, sorted: each must continue the one before, or be a copy of it on another owner.
+// Returns the row up to which the expert is covered.
 Result<uint32_t> covered_rows(std::span<const Piece> pieces) {
   uint32_t covered = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const Piece& piece = pieces[i];
-    const bool replica = i > 0 && piece.row_begin == pieces[i - 1].row_begin && piece.row_end == pieces[i - 1].row_end;
+    const bool replica =
+        i > 0 && piece.row_begin == pieces[i - 1].row_begin && piece.row_end == pieces[i - 1].row_end;
     if (replica && piece.owner == pieces[i - 1].owner) {
-      return make_error(ErrorCode::invalid_argument, "expert map: " + slice_text(piece) + " is stated twice by rank " +
+      return make_error(ErrorCode::invalid_argument, "expert map: " + slice_text(piece) +
+                                                         " is stated twice by rank " +
                                                          std::to_string(piece.owner.rank));
     }
     if (replica) continue;
@@ -72,11 +74,12 @@ ExpertMap ExpertMap::whole(const ExpertMapShape& shape, OwnerId owner) {
   return map;
 }
 
-Result<ExpertMap> ExpertMap::assemble(const ExpertMapShape& shape, std::vector<Piece> pieces, uint32_t epoch) {
+Result<ExpertMap> ExpertMap::assemble(const ExpertMapShape& shape, std::vector<Piece> pieces,
+                                      uint32_t epoch) {
   const std::set<uint16_t> layers(shape.moe_layers.begin(), shape.moe_layers.end());
   for (const Piece& piece : pieces) {
-    if (!layers.contains(piece.layer) || piece.expert >= shape.num_experts || piece.row_begin >= piece.row_end ||
-        piece.row_end > shape.intermediate_size) {
+    if (!layers.contains(piece.layer) || piece.expert >= shape.num_experts ||
+        piece.row_begin >= piece.row_end || piece.row_end > shape.intermediate_size) {
       return make_error(ErrorCode::invalid_argument, "expert map: rank " + std::to_string(piece.owner.rank) +
                                                          " states " + slice_text(piece) +
                                                          ", which the model does not have");

@@ -1,5 +1,6 @@
-// ExpertMap: all pieces of all routed experts and who holds them. A piece is (layer, expert, slice of the intermediate
-// rows); a whole expert is one slice. Assembled from what FFN ranks state; immutable; a change makes a new epoch.
+// ExpertMap: all pieces of all routed experts and who holds them. A piece is (layer, expert, slice of the
+// intermediate rows); a whole expert is one slice. Assembled from what FFN ranks state; immutable; a change
+// makes a new epoch.
 #pragma once
 
 #include <compare>
@@ -37,8 +38,9 @@ class ExpertMap {
  public:
   // Every expert whole, on one owner.
   static ExpertMap whole(const ExpertMapShape& shape, OwnerId owner);
-  // From the pieces that ranks state. Refused: a row without an owner (names layers and experts), a piece out of range,
-  // and slices of one expert that overlap without being equal (replicas must be whole copies of a piece).
+  // From the pieces that ranks state. Refused: a row without an owner (names layers and experts), a piece out
+  // of range, and slices of one expert that overlap without being equal (replicas must be whole copies of a
+  // piece).
   static Result<ExpertMap> assemble(const ExpertMapShape& shape, std::vector<Piece> pieces, uint32_t epoch);
 
   uint32_t epoch() const { return epoch_; }

@@ -57,10 +57,12 @@ TEST(ExpertMap, OverlapsDuplicatesAndForeignPiecesAreRefused) {
   pieces.push_back(pieces.front());
   EXPECT_NE(ExpertMap::assemble(kShape, pieces, 0).error().message.find("stated twice"), std::string::npos);
 
-  for (const Piece& foreign : {Piece{0, 0, 0, 256, {}}, Piece{1, 4, 0, 256, {}}, Piece{1, 0, 0, 257, {}}, Piece{1, 0, 5, 5, {}}}) {
+  for (const Piece& foreign :
+       {Piece{0, 0, 0, 256, {}}, Piece{1, 4, 0, 256, {}}, Piece{1, 0, 0, 257, {}}, Piece{1, 0, 5, 5, {}}}) {
     pieces = all_but(9, {});
     pieces.push_back(foreign);
-    EXPECT_NE(ExpertMap::assemble(kShape, pieces, 0).error().message.find("does not have"), std::string::npos);
+    EXPECT_NE(ExpertMap::assemble(kShape, pieces, 0).error().message.find("does not have"),
+              std::string::npos);
   }
 }
 

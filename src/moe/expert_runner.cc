@@ -18,8 +18,8 @@ Result<ExpertRunner> ExpertRunner::create(const Sizes& sizes, KernelRunner& runn
   const size_t slots = size_t{sizes.max_rows} * std::max(sizes.top_k, 1u);
   TANDEM_ASSIGN(created.intermediate_,
                 OwnedBuffer::allocate(slots * dtype_bytes(sizes.compute_dtype, sizes.intermediate_size)));
-  TANDEM_ASSIGN(created.slot_outputs_,
-                OwnedBuffer::allocate(size_t{sizes.max_rows} * sizes.top_k * sizes.hidden_size * sizeof(float)));
+  TANDEM_ASSIGN(created.slot_outputs_, OwnedBuffer::allocate(size_t{sizes.max_rows} * sizes.top_k *
+                                                             sizes.hidden_size * sizeof(float)));
   TANDEM_ASSIGN(created.mlp_outputs_,
                 OwnedBuffer::allocate(size_t{sizes.max_rows} * sizes.hidden_size * sizeof(float)));
   created.counts_.resize(sizes.num_experts);
@@ -52,7 +52,8 @@ uint32_t ExpertRunner::run_routed(std::span<const MlpWeights> experts, uint32_t 
   for (size_t e = 0; e < experts.size(); ++e) {
     const uint32_t count = offsets_[e + 1] - offsets_[e];
     if (count == 0 || experts[e].empty()) continue;
-    groups_.push_back({&experts[e].gate_up, &experts[e].down, &row_index_[offsets_[e]], &slot_index_[offsets_[e]], count});
+    groups_.push_back(
+        {&experts[e].gate_up, &experts[e].down, &row_index_[offsets_[e]], &slot_index_[offsets_[e]], count});
     intermediate = experts[e].down.cols;
   }
   run_groups(groups_, intermediate, in, slot_outputs_.as<float>());
@@ -64,8 +65,8 @@ void ExpertRunner::run_mlp(const MlpWeights& mlp, uint32_t rows, ActivationView 
   run_groups({&group, 1}, mlp.down.cols, in, mlp_outputs_.as<float>());
 }
 
-void ExpertRunner::run_groups(std::span<const ExpertGroup> groups, uint32_t intermediate_size, ActivationView in,
-                              float* out) {
+void ExpertRunner::run_groups(std::span<const ExpertGroup> groups, uint32_t intermediate_size,
+                              ActivationView in, float* out) {
   if (groups.empty()) return;
   GroupedGateUpArgs gate_up;
   gate_up.groups = groups;

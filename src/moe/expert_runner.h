@@ -1,6 +1,6 @@
-// ExpertRunner: rows and their final routing -> one float32 row for each (row, slot), through the grouped kernels; also
-// plain MLPs (shared experts, dense layers), which are one group of all rows. The only code that runs an MLP.
-// One thread. Buffers are sized at creation for `max_rows`.
+// ExpertRunner: rows and their final routing -> one float32 row for each (row, slot), through the grouped
+// kernels; also plain MLPs (shared experts, dense layers), which are one group of all rows. The only code
+// that runs an MLP. One thread. Buffers are sized at creation for `max_rows`.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,16 @@ class ExpertRunner {
     uint32_t hidden_size = 0;
     uint32_t intermediate_size = 0;  // the widest MLP that it will run
     uint32_t num_experts = 0;
-    uint32_t top_k = 0;              // 0: plain MLPs only
+    uint32_t top_k = 0;  // 0: plain MLPs only
     uint32_t max_rows = 0;
     DType compute_dtype = DType::bf16;
   };
   static Result<ExpertRunner> create(const Sizes& sizes, KernelRunner& runner);
 
-  // slot_outputs()[row * top_k + k, :] = expert ids[row, k] applied to row. Slots of experts that are not in `experts`
-  // keep what they held. Returns how many experts had rows. rows <= max_rows.
-  uint32_t run_routed(std::span<const MlpWeights> experts, uint32_t rows, ActivationView in, const RoutingView& routing);
+  // slot_outputs()[row * top_k + k, :] = expert ids[row, k] applied to row. Slots of experts that are not in
+  // `experts` keep what they held. Returns how many experts had rows. rows <= max_rows.
+  uint32_t run_routed(std::span<const MlpWeights> experts, uint32_t rows, ActivationView in,
+                      const RoutingView& routing);
   // mlp_outputs()[row, :] = mlp applied to row.
   void run_mlp(const MlpWeights& mlp, uint32_t rows, ActivationView in);
 
@@ -39,15 +40,16 @@ class ExpertRunner {
   static size_t bytes_per_row(const Sizes& sizes);
 
  private:
-  void run_groups(std::span<const ExpertGroup> groups, uint32_t intermediate_size, ActivationView in, float* out);
+  void run_groups(std::span<const ExpertGroup> groups, uint32_t intermediate_size, ActivationView in,
+                  float* out);
 
   Sizes sizes_;
   KernelRunner* runner_ = nullptr;
   OwnedBuffer intermediate_;  // [max_rows * max(top_k, 1), intermediate]
   OwnedBuffer slot_outputs_, mlp_outputs_;
-  std::vector<uint32_t> counts_, offsets_;       // [num_experts (+ 1)]
+  std::vector<uint32_t> counts_, offsets_;        // [num_experts (+ 1)]
   std::vector<uint32_t> row_index_, slot_index_;  // [max_rows * top_k], grouped by expert
-  std::vector<uint32_t> identity_;               // [max_rows]: 0, 1, 2, ...
+  std::vector<uint32_t> identity_;                // [max_rows]: 0, 1, 2, ...
   std::vector<ExpertGroup> groups_;
 };
 

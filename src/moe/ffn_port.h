@@ -1,6 +1,6 @@
-// FfnPort: the one boundary between attention and the experts. The lane executor of the attention role calls it; every
-// layer meets the experts through it and does not know what stands behind: LocalFfn (same process) or RemoteFfn (a
-// connector). One thread calls. No call blocks, and none allocates once warmed up.
+// FfnPort: the one boundary between attention and the experts. The lane executor of the attention role calls
+// it; every layer meets the experts through it and does not know what stands behind: LocalFfn (same process)
+// or RemoteFfn (a connector). One thread calls. No call blocks, and none allocates once warmed up.
 #pragma once
 
 #include <cstdint>
@@ -37,11 +37,11 @@ using RoutingRef = std::variant<NoRouting, TokenIds, RoutingView>;
 
 // What both sides of the boundary agree on for the whole run.
 struct FfnTraits {
-  bool routes = true;                // the gate is behind the port; otherwise requests carry a RoutingView
-  bool runs_shared_experts = true;   // the shared experts are behind the port
-  bool wants_token_ids = false;      // requests carry TokenIds (rows' token ids travel beside the activation)
+  bool routes = true;               // the gate is behind the port; otherwise requests carry a RoutingView
+  bool runs_shared_experts = true;  // the shared experts are behind the port
+  bool wants_token_ids = false;     // requests carry TokenIds (rows' token ids travel beside the activation)
   DType activation_dtype = DType::bf16;  // of FfnRequest::in: bf16 or f32
-  DType reply_dtype = DType::bf16;   // of FfnRequest::out: bf16, f32, or f64 (deterministic sums)
+  DType reply_dtype = DType::bf16;       // of FfnRequest::out: bf16, f32, or f64 (deterministic sums)
   SumMode sum_mode = SumMode::plain;
 };
 
@@ -50,10 +50,11 @@ struct FfnRequest {
   LaneId lane = 0;
   StepId step = 0;
   RowClass row_class = RowClass::decode;
-  uint32_t rows = 0, capacity = 0;  // rows <= capacity; only `rows` are computed or sent. rows == 0 completes at once
-  ActivationView in;                // [rows, hidden]; stays valid until completion
+  uint32_t rows = 0,
+           capacity = 0;  // rows <= capacity; only `rows` are computed or sent. rows == 0 completes at once
+  ActivationView in;      // [rows, hidden]; stays valid until completion
   RoutingRef routing;
-  Buffer out;                       // [rows, hidden] of reply_dtype, contiguous; the caller's, written until completion
+  Buffer out;  // [rows, hidden] of reply_dtype, contiguous; the caller's, written until completion
   Event ready;
   Instant deadline = Instant::max();
 };
@@ -79,7 +80,8 @@ class FfnPort {
   virtual size_t poll(std::span<Completion> out) = 0;
   // After it returns nobody writes the request's `out`, and no completion for the ticket appears.
   virtual void cancel(Ticket ticket) = 0;
-  // A descriptor that becomes readable when `poll` may have something; -1 when completions are always there already.
+  // A descriptor that becomes readable when `poll` may have something; -1 when completions are always there
+  // already.
   virtual int wait_fd() const = 0;
   // Why requests cannot be served now, naming the peer; a value when they can.
   virtual Status health() const = 0;

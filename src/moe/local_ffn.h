@@ -1,5 +1,5 @@
-// LocalFfn: the FfnPort of a colocated run: `submit` computes in place with this process's MoeBlock, `poll` reports.
-// One thread. The block outlives it.
+// LocalFfn: the FfnPort of a colocated run: `submit` computes in place with this process's MoeBlock, `poll`
+// reports. One thread. The block outlives it.
 #pragma once
 
 #include <vector>

@@ -10,13 +10,15 @@
 namespace tandem {
 namespace {
 
-// A larger batch is processed in pieces of this many bytes of scratch: enough rows that every expert of a 128-expert
-// layer sees tens of them, small enough not to matter beside the weights.
+// A larger batch is processed in pieces of this many bytes of scratch: enough rows that every expert of a
+// 128-expert layer sees tens of them, small enough not to matter beside the weights.
 constexpr size_t kScratchBytes = size_t{128} << 20;
 constexpr uint32_t kMinRows = 64;    // one wire tile
 constexpr uint32_t kMaxRows = 2048;  // beyond this a piece gains nothing
 
-std::string layer_text(size_t layer) { return "layer " + std::to_string(layer); }
+std::string layer_text(size_t layer) {
+  return "layer " + std::to_string(layer);
+}
 
 }  // namespace
 
@@ -51,7 +53,8 @@ struct MoeBlock::Impl {
     route(shape.router, router_logits, layer.router_bias, rows, out_ids, out_weights);
   }
 
-  void combine(uint32_t rows, uint32_t top_k, const float* slot_weights, const float* shared, std::byte* out) {
+  void combine(uint32_t rows, uint32_t top_k, const float* slot_weights, const float* shared,
+               std::byte* out) {
     CombineArgs args;
     args.mode = options.sum_mode;
     args.rows = rows;
@@ -68,7 +71,8 @@ struct MoeBlock::Impl {
   // Rows whose expert lives on another rank weigh nothing here.
   const float* weights_of_held(const MoeLayerWeights& layer, const RoutingView& routing) {
     for (size_t i = 0; i < routing.ids.size(); ++i) {
-      held_weights[i] = layer.experts[static_cast<size_t>(routing.ids[i])].empty() ? 0.0f : routing.weights[i];
+      held_weights[i] =
+          layer.experts[static_cast<size_t>(routing.ids[i])].empty() ? 0.0f : routing.weights[i];
     }
     return held_weights.data();
   }
@@ -79,7 +83,8 @@ struct MoeBlock::Impl {
     stats.expert_rows += size_t{rows} * routing.top_k;
     const bool shared = options.runs_shared_experts && shape.shared_intermediate_size > 0;
     if (shared) experts.run_mlp(layer.shared, rows, in);
-    combine(rows, routing.top_k, weights_of_held(layer, routing), shared ? experts.mlp_outputs() : nullptr, out);
+    combine(rows, routing.top_k, weights_of_held(layer, routing), shared ? experts.mlp_outputs() : nullptr,
+            out);
   }
 
   // Calls body(first row, rows of the piece) until all rows are done.
@@ -92,18 +97,23 @@ struct MoeBlock::Impl {
     in.data = static_cast<const std::byte*>(in.data) + dtype_bytes(in.dtype, size_t{first} * in.row_stride);
     return in;
   }
-  size_t reply_offset(uint32_t first) const { return dtype_bytes(options.reply_dtype, size_t{first} * shape.hidden_size); }
+  size_t reply_offset(uint32_t first) const {
+    return dtype_bytes(options.reply_dtype, size_t{first} * shape.hidden_size);
+  }
 
   Status check_rows(uint32_t rows, const ActivationView& in, const Buffer& out) const {
     if (in.dtype != options.compute_dtype || in.row_stride < shape.hidden_size) {
-      return make_error(ErrorCode::invalid_argument, "experts: an activation of " + std::string(dtype_name(in.dtype)) +
-                                                         " rows of " + std::to_string(in.row_stride) + " where " +
-                                                         std::string(dtype_name(options.compute_dtype)) + " rows of " +
-                                                         std::to_string(shape.hidden_size) + " are expected");
+      return make_error(ErrorCode::invalid_argument,
+                        "experts: an activation of " + std::string(dtype_name(in.dtype)) + " rows of " +
+                            std::to_string(in.row_stride) + " where " +
+                            std::string(dtype_name(options.compute_dtype)) + " rows of " +
+                            std::to_string(shape.hidden_size) + " are expected");
     }
-    if (out.space == MemorySpace::device) return make_error(ErrorCode::unsupported, "experts: a device buffer on a CPU rank");
+    if (out.space == MemorySpace::device)
+      return make_error(ErrorCode::unsupported, "experts: a device buffer on a CPU rank");
     if (out.bytes < reply_offset(rows)) {
-      return make_error(ErrorCode::invalid_argument, "experts: " + std::to_string(out.bytes) + " bytes for a reply of " +
+      return make_error(ErrorCode::invalid_argument, "experts: " + std::to_string(out.bytes) +
+                                                         " bytes for a reply of " +
                                                          std::to_string(reply_offset(rows)));
     }
     return {};
@@ -112,30 +122,42 @@ struct MoeBlock::Impl {
 
 MoeBlock::MoeBlock(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 MoeBlock::~MoeBlock() = default;
-const MoeShape& MoeBlock::shape() const { return impl_->shape; }
-const MoeBlockOptions& MoeBlock::options() const { return impl_->options; }
-const MoeStats& MoeBlock::stats() const { return impl_->stats; }
+const MoeShape& MoeBlock::shape() const {
+  return impl_->shape;
+}
+const MoeBlockOptions& MoeBlock::options() const {
+  return impl_->options;
+}
+const MoeStats& MoeBlock::stats() const {
+  return impl_->stats;
+}
 
-Result<std::unique_ptr<MoeBlock>> MoeBlock::create(const MoeShape& shape, std::span<const MoeLayerWeights* const> layers,
+Result<std::unique_ptr<MoeBlock>> MoeBlock::create(const MoeShape& shape,
+                                                   std::span<const MoeLayerWeights* const> layers,
                                                    const MoeBlockOptions& options, KernelRunner& runner) {
   TANDEM_TRY(validate_router_config(shape.router));
   if ((options.sum_mode == SumMode::deterministic) != (options.reply_dtype == DType::f64)) {
-    return make_error(ErrorCode::invalid_argument, "experts: deterministic sums need float64 replies, and only they do");
+    return make_error(ErrorCode::invalid_argument,
+                      "experts: deterministic sums need float64 replies, and only they do");
   }
   for (size_t i = 0; i < layers.size(); ++i) {
     if (layers[i] == nullptr) continue;
     if (!layers[i]->experts.empty() && layers[i]->experts.size() != shape.router.num_experts) {
-      return make_error(ErrorCode::internal, layer_text(i) + " has " + std::to_string(layers[i]->experts.size()) +
-                                                 " expert entries for " + std::to_string(shape.router.num_experts));
+      return make_error(ErrorCode::internal,
+                        layer_text(i) + " has " + std::to_string(layers[i]->experts.size()) +
+                            " expert entries for " + std::to_string(shape.router.num_experts));
     }
     if (options.routes && layers[i]->router.empty()) {
-      return make_error(ErrorCode::internal, layer_text(i) + ": this rank routes but holds no router weights");
+      return make_error(ErrorCode::internal,
+                        layer_text(i) + ": this rank routes but holds no router weights");
     }
-    if (shape.router.has_bias && !layers[i]->router.empty() && layers[i]->router_bias.size() != shape.router.num_experts) {
+    if (shape.router.has_bias && !layers[i]->router.empty() &&
+        layers[i]->router_bias.size() != shape.router.num_experts) {
       return make_error(ErrorCode::internal, layer_text(i) + ": the router has no bias");
     }
     if (options.runs_shared_experts && shape.shared_intermediate_size > 0 && layers[i]->shared.empty()) {
-      return make_error(ErrorCode::internal, layer_text(i) + ": this rank runs the shared expert but does not hold it");
+      return make_error(ErrorCode::internal,
+                        layer_text(i) + ": this rank runs the shared expert but does not hold it");
     }
   }
 
@@ -174,8 +196,9 @@ Status MoeBlock::run(const MoeRequest& request) {
   const auto* external = std::get_if<RoutingView>(&request.routing);
   if ((external == nullptr) != impl.options.routes) {
     return make_error(ErrorCode::invalid_argument,
-                      impl.options.routes ? "experts: a routing came along, but the gate is on this side"
-                                          : "experts: no routing came along, and the gate is on the attention side");
+                      impl.options.routes
+                          ? "experts: a routing came along, but the gate is on this side"
+                          : "experts: no routing came along, and the gate is on the attention side");
   }
   if (external != nullptr) {
     if (external->top_k != top_k || external->ids.size() != size_t{request.rows} * top_k) {

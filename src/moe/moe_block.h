@@ -1,9 +1,10 @@
-// MoeBlock: the experts' half of a layer on one rank: route (where the gate is here), run the routed experts that the
-// rank holds, run the shared expert (where it is here), and sum. LocalFfn and the FFN worker run this same class, so that
-// split and colocated cannot drift apart.
+// MoeBlock: the experts' half of a layer on one rank: route (where the gate is here), run the routed experts
+// that the rank holds, run the shared expert (where it is here), and sum. LocalFfn and the FFN worker run
+// this same class, so that split and colocated cannot drift apart.
 //
-// One thread calls. Work runs on the KernelRunner's pool; every row has the same bits whatever rows it is computed with.
-// Nothing is allocated in `run`: buffers are sized at creation, larger batches are processed in pieces.
+// One thread calls. Work runs on the KernelRunner's pool; every row has the same bits whatever rows it is
+// computed with. Nothing is allocated in `run`: buffers are sized at creation, larger batches are processed
+// in pieces.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ struct MoeShape {
 };
 
 struct MoeBlockOptions {
-  bool routes = true;              // requests carry NoRouting or TokenIds; otherwise RoutingView
+  bool routes = true;  // requests carry NoRouting or TokenIds; otherwise RoutingView
   bool runs_shared_experts = true;
   SumMode sum_mode = SumMode::plain;
   DType compute_dtype = DType::bf16;  // of the activations: bf16 or f32
@@ -36,9 +37,9 @@ struct MoeBlockOptions {
 struct MoeRequest {
   LayerIndex layer = 0;
   uint32_t rows = 0;
-  ActivationView in;       // [rows, hidden] of the compute dtype
+  ActivationView in;  // [rows, hidden] of the compute dtype
   RoutingRef routing;
-  Buffer out;              // [rows, hidden] of the reply dtype, contiguous
+  Buffer out;  // [rows, hidden] of the reply dtype, contiguous
 };
 
 struct MoeStats {
@@ -47,9 +48,10 @@ struct MoeStats {
 
 class MoeBlock {
  public:
-  // `layers` [num_layers]: index = layer of the model; entries of dense layers are never asked for. Both `layers` and
-  // `runner` outlive the block. Refused when a weight that the options need is not there.
-  static Result<std::unique_ptr<MoeBlock>> create(const MoeShape& shape, std::span<const MoeLayerWeights* const> layers,
+  // `layers` [num_layers]: index = layer of the model; entries of dense layers are never asked for. Both
+  // `layers` and `runner` outlive the block. Refused when a weight that the options need is not there.
+  static Result<std::unique_ptr<MoeBlock>> create(const MoeShape& shape,
+                                                  std::span<const MoeLayerWeights* const> layers,
                                                   const MoeBlockOptions& options, KernelRunner& runner);
   ~MoeBlock();
 
@@ -57,7 +59,8 @@ class MoeBlock {
   const MoeBlockOptions& options() const;
   const MoeStats& stats() const;
 
-  // invalid_argument: a routing of the wrong kind, an id out of range, weights that are not finite or all zero.
+  // invalid_argument: a routing of the wrong kind, an id out of range, weights that are not finite or all
+  // zero.
   Status run(const MoeRequest& request);
 
   // The two parts that attention runs itself when they are placed there. Same code as inside `run`.

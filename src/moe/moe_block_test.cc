@@ -15,7 +15,8 @@ namespace {
 
 constexpr uint32_t kHidden = 72, kIntermediate = 40, kShared = 56, kExperts = 8, kTopK = 3, kRows = 37;
 
-// One MoE layer of random weights in float32, kept as plain matrices for the reference and packed for the block.
+// One MoE layer of random weights in float32, kept as plain matrices for the reference and packed for the
+// block.
 struct Layer {
   struct Mlp {
     std::vector<float> gate_up, down;  // [2 * intermediate, hidden], [hidden, intermediate]
@@ -54,7 +55,8 @@ struct Layer {
                     const std::vector<float>& values) {
     const size_t bytes = table.packed_bytes(PackFormat::f32, arrangement, rows, cols);
     storage.push_back(*OwnedBuffer::allocate(bytes));
-    table.pack(PackFormat::f32, arrangement, rows, cols, 0, rows, DType::f32, values.data(), storage.back().data());
+    table.pack(PackFormat::f32, arrangement, rows, cols, 0, rows, DType::f32, values.data(),
+               storage.back().data());
     return {PackFormat::f32, arrangement, rows, cols, storage.back().data(), bytes};
   }
   MlpWeights pack(const KernelTable& table, const Mlp& mlp) {
@@ -74,7 +76,8 @@ struct Layer {
     }
     std::vector<double> out(kHidden);
     for (uint32_t o = 0; o < kHidden; ++o) {
-      for (uint32_t i = 0; i < mlp.intermediate; ++i) out[o] += mlp.down[size_t{o} * mlp.intermediate + i] * hidden[i];
+      for (uint32_t i = 0; i < mlp.intermediate; ++i)
+        out[o] += mlp.down[size_t{o} * mlp.intermediate + i] * hidden[i];
     }
     return out;
   }
@@ -92,7 +95,9 @@ struct Layer {
 
 struct BlockUnderTest {
   BlockUnderTest(bool routes, bool runs_shared, SumMode mode, float scaling_factor = 2.5f)
-      : pool(2), runner(*KernelRunner::create(**choose_kernel_table(), pool)), layer(runner.table(), scaling_factor) {
+      : pool(2),
+        runner(*KernelRunner::create(**choose_kernel_table(), pool)),
+        layer(runner.table(), scaling_factor) {
     MoeBlockOptions options;
     options.routes = routes;
     options.runs_shared_experts = runs_shared;
@@ -105,7 +110,9 @@ struct BlockUnderTest {
     block = std::move(*created);
   }
 
-  ActivationView in(uint32_t first = 0) const { return {DType::f32, layer.input.data() + size_t{first} * kHidden, kHidden}; }
+  ActivationView in(uint32_t first = 0) const {
+    return {DType::f32, layer.input.data() + size_t{first} * kHidden, kHidden};
+  }
 
   void route() {
     ids.resize(size_t{kRows} * kTopK);
@@ -129,7 +136,11 @@ struct BlockUnderTest {
   template <class T>
   std::vector<T> run_shared() {
     std::vector<T> out(size_t{kRows} * kHidden);
-    EXPECT_TRUE(block->run_shared(1, kRows, in(), {reinterpret_cast<std::byte*>(out.data()), out.size() * sizeof(T), MemorySpace::host}).has_value());
+    EXPECT_TRUE(block
+                    ->run_shared(
+                        1, kRows, in(),
+                        {reinterpret_cast<std::byte*>(out.data()), out.size() * sizeof(T), MemorySpace::host})
+                    .has_value());
     return out;
   }
   RoutingView routing() const { return {ids, weights, kTopK}; }
@@ -150,10 +161,12 @@ TEST(MoeBlock, EqualsTheFormulaInFloat64) {
     const float* x = setup.layer.input.data() + size_t{row} * kHidden;
     std::vector<double> want = setup.layer.reference_mlp(setup.layer.shared, x);
     for (uint32_t k = 0; k < kTopK; ++k) {
-      const auto expert = setup.layer.reference_mlp(setup.layer.experts[static_cast<size_t>(setup.ids[row * kTopK + k])], x);
+      const auto expert =
+          setup.layer.reference_mlp(setup.layer.experts[static_cast<size_t>(setup.ids[row * kTopK + k])], x);
       for (uint32_t o = 0; o < kHidden; ++o) want[o] += setup.weights[row * kTopK + k] * expert[o];
     }
-    for (uint32_t o = 0; o < kHidden; ++o) ASSERT_NEAR(out[size_t{row} * kHidden + o], want[o], 2e-4) << row << " " << o;
+    for (uint32_t o = 0; o < kHidden; ++o)
+      ASSERT_NEAR(out[size_t{row} * kHidden + o], want[o], 2e-4) << row << " " << o;
   }
 }
 
@@ -181,7 +194,8 @@ TEST(MoeBlock, EveryPlacementGivesTheSameBitsWhenDeterministic) {
     for (bool shared_here : {true, false}) {
       BlockUnderTest setup(gate_here, shared_here, SumMode::deterministic);
       setup.route();
-      auto got = setup.run<double>(0, kRows, gate_here ? RoutingRef(NoRouting{}) : RoutingRef(setup.routing()));
+      auto got =
+          setup.run<double>(0, kRows, gate_here ? RoutingRef(NoRouting{}) : RoutingRef(setup.routing()));
       if (!shared_here) {
         const auto shared = setup.run_shared<double>();
         for (size_t i = 0; i < got.size(); ++i) got[i] += shared[i];
@@ -243,11 +257,13 @@ TEST(MoeBlock, RefusesRequestsThatDoNotFitByName) {
   EXPECT_NE(message([](auto& r) { r.rows -= 1; }), "");  // the routing has one row too many
   auto ids = setup.ids;
   ids[5] = kExperts;
-  EXPECT_NE(message([&](auto& r) { r.routing = RoutingView{ids, setup.weights, kTopK}; }).find("expert id 8"), std::string::npos);
+  EXPECT_NE(message([&](auto& r) { r.routing = RoutingView{ids, setup.weights, kTopK}; }).find("expert id 8"),
+            std::string::npos);
 
   BlockUnderTest routing_here(true, false, SumMode::plain);
   good.in = routing_here.in();
-  EXPECT_NE(routing_here.block->run(good).error().message.find("the gate is on this side"), std::string::npos);
+  EXPECT_NE(routing_here.block->run(good).error().message.find("the gate is on this side"),
+            std::string::npos);
 }
 
 TEST(LocalFfn, CompletesEachTicketOnceAndForgetsCancelledOnes) {

@@ -16,10 +16,10 @@ struct MlpWeights {
 };
 
 struct MoeLayerWeights {
-  PackedWeight router;             // [num_experts, hidden]; empty where the rank does not route
-  std::vector<float> router_bias;  // [num_experts] or empty
-  std::vector<MlpWeights> experts; // [num_experts]; empty entries are held elsewhere
-  MlpWeights shared;               // empty: none here
+  PackedWeight router;              // [num_experts, hidden]; empty where the rank does not route
+  std::vector<float> router_bias;   // [num_experts] or empty
+  std::vector<MlpWeights> experts;  // [num_experts]; empty entries are held elsewhere
+  MlpWeights shared;                // empty: none here
 };
 
 }  // namespace tandem

@@ -27,11 +27,15 @@ void softmax(std::span<const float> logits, std::span<float> out) {
 // What each expert is worth as a weight, before selection.
 void score_row(RouterScore kind, std::span<const float> logits, std::span<float> scores) {
   switch (kind) {
-    case RouterScore::softmax: softmax(logits, scores); return;
+    case RouterScore::softmax:
+      softmax(logits, scores);
+      return;
     case RouterScore::sigmoid:
       for (size_t i = 0; i < logits.size(); ++i) scores[i] = 1.0f / (1.0f + std::exp(-logits[i]));
       return;
-    case RouterScore::top_k_logits: std::copy(logits.begin(), logits.end(), scores.begin()); return;
+    case RouterScore::top_k_logits:
+      std::copy(logits.begin(), logits.end(), scores.begin());
+      return;
   }
 }
 
@@ -55,7 +59,8 @@ void drop_groups(const RouterConfig& config, std::span<float> selection) {
   const uint32_t size = config.num_experts / config.num_groups;
   Scores values;
   std::array<bool, kMaxExperts> kept{};
-  for (uint32_t g = 0; g < config.num_groups; ++g) values[g] = group_value(config.group_score, selection.subspan(g * size, size));
+  for (uint32_t g = 0; g < config.num_groups; ++g)
+    values[g] = group_value(config.group_score, selection.subspan(g * size, size));
   for (uint32_t round = 0; round < config.groups_kept; ++round) {
     uint32_t best = config.num_groups;
     for (uint32_t g = 0; g < config.num_groups; ++g) {
@@ -97,8 +102,8 @@ void weigh(const RouterConfig& config, std::span<const float> scores, std::span<
 
 }  // namespace
 
-void route(const RouterConfig& config, std::span<const float> logits, std::span<const float> bias, uint32_t rows,
-           std::span<int32_t> ids, std::span<float> weights) {
+void route(const RouterConfig& config, std::span<const float> logits, std::span<const float> bias,
+           uint32_t rows, std::span<int32_t> ids, std::span<float> weights) {
   Scores score_storage;
   Scores selection_storage;
   const size_t experts = config.num_experts;
@@ -118,12 +123,16 @@ void route(const RouterConfig& config, std::span<const float> logits, std::span<
 }
 
 Status validate_router_config(const RouterConfig& config) {
-  const auto refuse = [](const std::string& what) { return make_error(ErrorCode::invalid_argument, "router: " + what); };
+  const auto refuse = [](const std::string& what) {
+    return make_error(ErrorCode::invalid_argument, "router: " + what);
+  };
   if (config.num_experts == 0 || config.num_experts > kMaxExperts) {
-    return refuse("num_experts " + std::to_string(config.num_experts) + " is not in 1.." + std::to_string(kMaxExperts));
+    return refuse("num_experts " + std::to_string(config.num_experts) + " is not in 1.." +
+                  std::to_string(kMaxExperts));
   }
   if (config.top_k == 0 || config.top_k > config.num_experts) {
-    return refuse("top_k " + std::to_string(config.top_k) + " is not in 1.." + std::to_string(config.num_experts));
+    return refuse("top_k " + std::to_string(config.top_k) + " is not in 1.." +
+                  std::to_string(config.num_experts));
   }
   if (config.num_groups == 0 || config.num_experts % config.num_groups != 0) {
     return refuse(std::to_string(config.num_experts) + " experts do not divide into " +
@@ -143,26 +152,27 @@ Status validate_routing(uint32_t num_experts, uint32_t top_k, std::span<const in
                         std::span<const float> weights) {
   if (top_k == 0 || ids.size() % top_k != 0 || ids.size() != weights.size()) {
     return make_error(ErrorCode::invalid_argument, "routing of " + std::to_string(ids.size()) + " ids and " +
-                                                       std::to_string(weights.size()) + " weights with top_k " +
-                                                       std::to_string(top_k));
+                                                       std::to_string(weights.size()) +
+                                                       " weights with top_k " + std::to_string(top_k));
   }
   for (size_t row = 0; row < ids.size() / top_k; ++row) {
     bool any = false;
     for (size_t i = row * top_k; i < (row + 1) * top_k; ++i) {
       if (ids[i] < 0 || static_cast<uint32_t>(ids[i]) >= num_experts) {
-        return make_error(ErrorCode::invalid_argument, "routing: expert id " + std::to_string(ids[i]) + " of row " +
-                                                           std::to_string(row) + " is not in 0.." +
-                                                           std::to_string(num_experts - 1));
+        return make_error(ErrorCode::invalid_argument,
+                          "routing: expert id " + std::to_string(ids[i]) + " of row " + std::to_string(row) +
+                              " is not in 0.." + std::to_string(num_experts - 1));
       }
       if (!std::isfinite(weights[i])) {
-        return make_error(ErrorCode::invalid_argument,
-                          "routing: the weight of expert " + std::to_string(ids[i]) + " in row " + std::to_string(row) +
-                              " is not finite");
+        return make_error(ErrorCode::invalid_argument, "routing: the weight of expert " +
+                                                           std::to_string(ids[i]) + " in row " +
+                                                           std::to_string(row) + " is not finite");
       }
       any = any || weights[i] != 0.0f;
     }
     if (!any) {
-      return make_error(ErrorCode::invalid_argument, "routing: all weights of row " + std::to_string(row) + " are 0");
+      return make_error(ErrorCode::invalid_argument,
+                        "routing: all weights of row " + std::to_string(row) + " are 0");
     }
   }
   return {};

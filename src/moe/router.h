@@ -1,5 +1,5 @@
-// Router: from router logits to the final routing of each row: which experts, with which weights (renormalised and
-// scaled, once, here). Pure functions; used by whichever side holds the gate.
+// Router: from router logits to the final routing of each row: which experts, with which weights
+// (renormalised and scaled, once, here). Pure functions; used by whichever side holds the gate.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,17 @@ namespace tandem {
 //   bias    [num_experts] or empty: added for the selection only
 //   ids     [rows, top_k] out
 //   weights [rows, top_k] out, finite
-// Formulas: DeepSeek-V3 (sigmoid, bias, group score = sum of the two best, dropped groups never selected), DeepSeek-V2
-// (softmax, group score = best), Qwen3-MoE (softmax, renormalised), Mixtral (softmax over the selected logits).
-void route(const RouterConfig& config, std::span<const float> logits, std::span<const float> bias, uint32_t rows,
-           std::span<int32_t> ids, std::span<float> weights);
+// Formulas: DeepSeek-V3 (sigmoid, bias, group score = sum of the two best, dropped groups never selected),
+// DeepSeek-V2 (softmax, group score = best), Qwen3-MoE (softmax, renormalised), Mixtral (softmax over the
+// selected logits).
+void route(const RouterConfig& config, std::span<const float> logits, std::span<const float> bias,
+           uint32_t rows, std::span<int32_t> ids, std::span<float> weights);
 
 // Refuses a configuration that `route` could not run, naming the key and the value.
 Status validate_router_config(const RouterConfig& config);
 
-// Checks a routing that came from elsewhere: ids in [0, num_experts), weights finite, no row whose weights are all 0.
+// Checks a routing that came from elsewhere: ids in [0, num_experts), weights finite, no row whose weights
+// are all 0.
 Status validate_routing(uint32_t num_experts, uint32_t top_k, std::span<const int32_t> ids,
                         std::span<const float> weights);
 

@@ -1,4 +1,5 @@
-// RouterConfig: how a hidden row becomes a routing. One description for every family; MODELS' names in the comments.
+// RouterConfig: how a hidden row becomes a routing. One description for every family; MODELS' names in the
+// comments.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +21,12 @@ struct RouterConfig {
   uint32_t num_experts = 0;
   uint32_t top_k = 0;
   RouterScore score = RouterScore::softmax;
-  bool has_bias = false;  // e_score_correction_bias: added for selection only, never to a weight
-  uint32_t num_groups = 1;       // n_group
-  uint32_t groups_kept = 1;      // topk_group
+  bool has_bias = false;     // e_score_correction_bias: added for selection only, never to a weight
+  uint32_t num_groups = 1;   // n_group
+  uint32_t groups_kept = 1;  // topk_group
   GroupScore group_score = GroupScore::max;
-  bool renormalize = false;      // norm_topk_prob: weights divided by their sum (guarded)
-  float scaling_factor = 1.0f;   // routed_scaling_factor, applied here once and nowhere else
+  bool renormalize = false;             // norm_topk_prob: weights divided by their sum (guarded)
+  float scaling_factor = 1.0f;          // routed_scaling_factor, applied here once and nowhere else
   bool scale_when_renormalized = true;  // V3: both; V2 scales only when it does not renormalise
 };
 

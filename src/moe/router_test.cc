@@ -16,7 +16,8 @@ struct Routed {
   std::vector<float> weights;
 };
 
-Routed route_rows(const RouterConfig& config, const std::vector<float>& logits, const std::vector<float>& bias = {}) {
+Routed route_rows(const RouterConfig& config, const std::vector<float>& logits,
+                  const std::vector<float>& bias = {}) {
   EXPECT_TRUE(validate_router_config(config).has_value());
   const auto rows = static_cast<uint32_t>(logits.size() / config.num_experts);
   // Poisoned first: a width mix-up or a skipped slot would show.
@@ -134,7 +135,10 @@ TEST(Router, RowsDoNotInfluenceEachOther) {
   for (float& value : bias) value = normal(random);
   const Routed all = route_rows(config, logits, bias);
   for (size_t row = 0; row < 33; ++row) {
-    const Routed one = route_rows(config, {logits.begin() + static_cast<long>(row) * 16, logits.begin() + static_cast<long>(row + 1) * 16}, bias);
+    const Routed one = route_rows(
+        config,
+        {logits.begin() + static_cast<long>(row) * 16, logits.begin() + static_cast<long>(row + 1) * 16},
+        bias);
     for (size_t k = 0; k < 4; ++k) {
       EXPECT_EQ(one.ids[k], all.ids[row * 4 + k]);
       EXPECT_EQ(one.weights[k], all.weights[row * 4 + k]);
@@ -145,7 +149,8 @@ TEST(Router, RowsDoNotInfluenceEachOther) {
 TEST(Router, RefusesConfigurationsByName) {
   RouterConfig config = sigmoid_config(8, 2);
   config.num_groups = 3;
-  EXPECT_NE(validate_router_config(config).error().message.find("8 experts do not divide into 3 groups"), std::string::npos);
+  EXPECT_NE(validate_router_config(config).error().message.find("8 experts do not divide into 3 groups"),
+            std::string::npos);
   config = sigmoid_config(8, 9);
   EXPECT_FALSE(validate_router_config(config).has_value());
   config = sigmoid_config(8, 3);
@@ -163,7 +168,8 @@ TEST(ValidateRouting, RefusesEachDefectByName) {
   EXPECT_NE(message({0, 4}, {1, 1}).find("expert id 4 of row 0"), std::string::npos);
   EXPECT_NE(message({0, 1, -1, 2}, {1, 1, 1, 1}).find("expert id -1 of row 1"), std::string::npos);
   EXPECT_NE(message({0, 1}, {1, inf}).find("not finite"), std::string::npos);
-  EXPECT_NE(message({0, 1}, {1, -std::numeric_limits<float>::quiet_NaN()}).find("not finite"), std::string::npos);
+  EXPECT_NE(message({0, 1}, {1, -std::numeric_limits<float>::quiet_NaN()}).find("not finite"),
+            std::string::npos);
   EXPECT_NE(message({0, 1, 2, 3}, {1, 1, 0, 0}).find("row 1"), std::string::npos);
   EXPECT_NE(message({0, 1, 2}, {1, 1, 0}), "");
 }

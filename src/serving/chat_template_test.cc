@@ -206,8 +206,7 @@ TEST(ChatTemplate, StopsWhatWouldNotEnd) {
           .find("too m"),
       std::string::npos);
   EXPECT_NE(
-      stopped(
-          "{% set ns = namespace(x=[]) %}{% for i in range(1000) %}{% set ns.x = [ns.x] %}{% endfor %}")
+      stopped("{% set ns = namespace(x=[]) %}{% for i in range(1000) %}{% set ns.x = [ns.x] %}{% endfor %}")
           .find("deeper"),
       std::string::npos);
   EXPECT_NE(stopped("{% set ns = namespace() %}{% set ns.x = ns %}").find("namespace"), std::string::npos);

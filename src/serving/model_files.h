@@ -21,8 +21,8 @@ struct GenerationDefaults {
 Result<GenerationDefaults> read_generation_defaults(const std::string& folder);
 
 struct ChatTemplateSource {
-  std::string text;                                        // "" when the checkpoint has none
-  std::string file;                                        // where it came from
+  std::string text;                  // "" when the checkpoint has none
+  std::string file;                  // where it came from
   std::string bos_token, eos_token;  // texts, as templates use them; "" for none
 };
 

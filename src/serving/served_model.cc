@@ -29,16 +29,17 @@ Result<std::vector<int32_t>> encode_chat(const ServedModel& model, const std::ve
                                          bool add_generation_prompt, const std::string& kwargs_json,
                                          size_t max_tokens) {
   if (!model.render_chat) {
-    return make_error(ErrorCode::unsupported, "the model " + model.id +
-                                                  " has no chat template: give plain text (/v1/completions), or put a "
-                                                  "chat_template.jinja into its folder");
+    return make_error(ErrorCode::unsupported,
+                      "the model " + model.id +
+                          " has no chat template: give plain text (/v1/completions), or put a "
+                          "chat_template.jinja into its folder");
   }
   auto prompt = model.render_chat(messages, add_generation_prompt, kwargs_json);
   if (!prompt) return make_error(ErrorCode::invalid_argument, std::move(prompt.error().message));
   return model.tokenizer->encode(prompt->text, {.add_special_tokens = false,
-                                               .parse_special = true,
-                                               .plain_ranges = prompt->plain_ranges,
-                                               .max_tokens = max_tokens});
+                                                .parse_special = true,
+                                                .plain_ranges = prompt->plain_ranges,
+                                                .max_tokens = max_tokens});
 }
 
 void attach_engine(ServedModel& model, Engine& engine) {

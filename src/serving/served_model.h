@@ -40,8 +40,9 @@ struct ServedModel {
 // rendered is an error that names it. `engine` is set later, with attach_engine.
 Result<ServedModel> read_served_model(const std::string& folder, std::string id);
 
-// A chat as the token ids of its prompt: the template writes the control tokens, BOS among them. Errors: out_of_range above
-// `max_tokens`, unsupported without a template, and the template's own. `engine` is not needed.
+// A chat as the token ids of its prompt: the template writes the control tokens, BOS among them. Errors:
+// out_of_range above `max_tokens`, unsupported without a template, and the template's own. `engine` is not
+// needed.
 Result<std::vector<int32_t>> encode_chat(const ServedModel& model, const std::vector<ChatMessage>& messages,
                                          bool add_generation_prompt, const std::string& kwargs_json,
                                          size_t max_tokens = SIZE_MAX);

@@ -128,7 +128,8 @@ Status read_normalizer(const JsonField& field, int depth, std::vector<Normalizer
       fmt::format("normalizer \"{}\" is not supported; NFC, Prepend, Replace and Sequence are", type));
 }
 
-// Digits are the characters of category N; the reference asks another table here, one of Unicode 17, which has 13 more.
+// Digits are the characters of category N; the reference asks another table here, one of Unicode 17, which
+// has 13 more.
 constexpr std::string_view kDigit = "[\\p{N}\\x{11DE0}-\\x{11DE9}\\x{16FF4}-\\x{16FF6}]";
 // The pattern behind ByteLevel's use_regex: GPT-2's.
 constexpr std::string_view kGpt2Pattern =

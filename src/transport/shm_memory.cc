@@ -103,7 +103,7 @@ Result<UniqueFd> create_shared_memory(size_t bytes) {
 
 Result<std::shared_ptr<RingMemory>> map_shared_memory(const UniqueFd& memory, const RingLayout& layout,
                                                       UniqueFd doorbell0, UniqueFd doorbell1) {
-  struct stat info {};
+  struct stat info{};
   const size_t bytes = layout.total_bytes();
   if (fstat(memory.get(), &info) != 0 || static_cast<size_t>(info.st_size) != bytes ||
       static_cast<size_t>(info.st_blocks) * 512 < bytes) {

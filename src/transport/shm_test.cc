@@ -123,7 +123,7 @@ TEST_F(ShmTest, AStoppedProcessIsSilent) {
 
 TEST_F(ShmTest, OnlyThisUserMayConnectAndThePathGoesWithTheListener) {
   auto listener = std::move(*listen(address_, small_options()));
-  struct stat info {};
+  struct stat info{};
   ASSERT_EQ(stat(path_.c_str(), &info), 0);
   EXPECT_TRUE(S_ISSOCK(info.st_mode));
   EXPECT_EQ(info.st_mode & 0777, 0600u);

@@ -50,7 +50,7 @@ int connect_once(int socket, const sockaddr_un& address) {
 
 // Makes the path free: removes what a dead process left, refuses everything else that is there.
 Result<void> clear_path(const std::string& path, const sockaddr_un& address) {
-  struct stat info {};
+  struct stat info{};
   if (lstat(path.c_str(), &info) != 0) return {};  // free, or bind will say what is wrong
   if (!S_ISSOCK(info.st_mode)) return bad_path(path, "exists and is not a socket; choose another path");
   TANDEM_ASSIGN(const UniqueFd probe, new_socket());
@@ -87,7 +87,7 @@ Result<UnixListenSocket> UnixListenSocket::bind(const std::string& path) {
     return bad_path(path, system_message(errno) + "; choose a folder that this user may write to");
   }
   result.path_ = path;
-  struct stat info {};
+  struct stat info{};
   if (lstat(path.c_str(), &info) == 0) {
     result.device_ = info.st_dev;
     result.inode_ = info.st_ino;
@@ -97,7 +97,7 @@ Result<UnixListenSocket> UnixListenSocket::bind(const std::string& path) {
 }
 
 UnixListenSocket::~UnixListenSocket() {
-  struct stat info {};
+  struct stat info{};
   if (!socket_ || lstat(path_.c_str(), &info) != 0) return;
   if (info.st_dev == device_ && info.st_ino == inode_) unlink(path_.c_str());
 }
