@@ -5,7 +5,7 @@ import json
 import openai
 import pytest
 
-from conftest import ARITH
+from tests.conftest import ARITH
 
 MODEL = "arith"
 QUESTION = "Tom has 12 apples. He buys 7 more apples. How many apples does Tom have now?"

@@ -7,7 +7,7 @@ import math
 import openai
 import pytest
 
-from e2e.conftest import MODEL, QUESTION, user
+from tests.e2e.conftest import MODEL, QUESTION, user
 
 CHAT = {"model": MODEL, "messages": user("hi"), "max_tokens": 3}
 COMPLETION = {"model": MODEL, "prompt": "7", "max_tokens": 3}

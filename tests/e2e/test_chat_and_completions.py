@@ -2,7 +2,7 @@
 
 import pytest
 
-from e2e.conftest import MODEL, QUESTION, make_client, user
+from tests.e2e.conftest import MODEL, QUESTION, make_client, user
 
 # The bundled template, written out: what a chat must become.
 RENDERED = "<｜begin▁of▁sentence｜><｜User｜>" + QUESTION + "<｜Assistant｜>"
@@ -157,14 +157,15 @@ def test_completion_logprobs(client):
 
 
 def test_n_and_seed(client):
-    fields = {"temperature": 1.5, "seed": 11, "max_tokens": 24}
+    # Far from what the model was trained on, so that its answers vary.
+    fields = {"messages": user("?!"), "temperature": 2.0, "seed": 11, "max_tokens": 24}
     three = [choice.message.content for choice in chat(client, n=3, **fields).choices]
     assert len(set(three)) > 1, "n answers come from n streams"
     assert [choice.message.content for choice in chat(client, n=3, **fields).choices] == three
     assert chat(client, **fields).choices[0].message.content == three[0], "each is reproducible alone"
     others = {chat(client, **{**fields, "seed": seed}).choices[0].message.content for seed in range(5)}
     assert len(others) > 1
-    unseeded = {chat(client, temperature=1.5, max_tokens=24).choices[0].message.content for _ in range(5)}
+    unseeded = {chat(client, messages=user("?!"), temperature=2.0, max_tokens=24).choices[0].message.content for _ in range(5)}
     assert len(unseeded) > 1
 
 

@@ -11,7 +11,7 @@ LAYERS = [
 ]
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z_]+)/', re.MULTILINE)
 # Third-party headers that are expensive to compile or that no public header may show.
-HEAVY = re.compile(r"#\s*include\s+[<\"](nlohmann/|boost/|spdlog/|CLI/|yaml-cpp/|prometheus/|openssl/)")
+HEAVY = re.compile(r"#\s*include\s+[<\"](nlohmann/json.hpp|boost/|spdlog/|CLI/|yaml-cpp/|prometheus/|openssl/)")
 
 
 def sources():
