@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
@@ -23,6 +24,9 @@ namespace {
 
 // When the process is out of descriptors accept fails at once, again and again: wait for some to come back.
 constexpr Duration kAcceptRetry = std::chrono::milliseconds(100);
+// The I/O thread works for microseconds at a time and must answer whatever the compute threads do. Without
+// the privilege it stays as it is, and the scheduler's favour for threads that sleep has to do.
+constexpr int kIoThreadNice = -5;
 // Descriptors beside client connections: model files, peers, logs.
 constexpr rlim_t kOtherDescriptors = 256;
 
@@ -68,6 +72,7 @@ class HttpServer::Impl {
     accept();
     thread_ = std::thread([this] {
       pthread_setname_np(pthread_self(), "tandem-http");
+      setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kIoThreadNice);
       context_->io.run();
     });
     return {};
