@@ -25,8 +25,10 @@ Status RemoteFfn::Impl::connect_once() {
   if (!connected) {
     return make_error(connected.error().code, peer_text(connected.error().message));
   }
-  TANDEM_ASSIGN(FfnRankFacts rank, open_session(**connected, address, options.settings, self,
-                                                now() + options.handshake_limit, stop));
+  auto opened =
+      open_session(**connected, address, options.settings, self, now() + options.handshake_limit, stop);
+  if (!opened) return make_error(opened.error().code, peer_text(opened.error().message));
+  FfnRankFacts rank = std::move(*opened);
   if (rank.rank != 0) {
     return make_error(ErrorCode::invalid_argument,
                       peer_text(fmt::format(

@@ -41,9 +41,7 @@ Result<int> run_ffn(Settings& settings) {
     std::printf("%sready %s\n", rank_table({host->facts()}).c_str(), host->facts().address.c_str());
   }
   std::fflush(stdout);
-  while (!stop.wait(std::chrono::hours(1))) {
-  }
-  stop.release();
+  stop.wait();
   host->stop(kDrainLimit);
   log_info("stopped: " + host->report());
   return kExitSuccess;

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/log.h"
 #include "cli/batch_generation.h"
@@ -28,27 +29,42 @@ std::string served_name(const Settings& settings) {
   return path.filename().string();
 }
 
+// What the process tells whoever started it, one line each on standard output: words, or JSON objects with --json.
+void tell(const Settings& settings, const char* event, const std::string& url) {
+  if (settings.json) {
+    std::printf("%s\n", nlohmann::ordered_json{{"event", event}, {"url", url}}.dump().c_str());
+  } else {
+    std::printf("%s %s\n", event, url.c_str());
+  }
+  std::fflush(stdout);
+}
+
+void tell_ranks(const Settings& settings, const std::vector<RankFacts>& ranks) {
+  if (settings.json) {
+    std::printf("{\"event\":\"ranks\",\"ranks\":%s}\n", rank_json(ranks).c_str());
+  } else {
+    std::fputs(rank_table(ranks).c_str(), stdout);
+  }
+  std::fflush(stdout);
+}
+
 Result<std::unique_ptr<ApiServer>> start_server(const Settings& settings) {
   ApiServerOptions options;
   options.http.host = settings.serving.host;
   options.http.port = static_cast<uint16_t>(settings.serving.port);
   TANDEM_ASSIGN(std::unique_ptr<ApiServer> server, ApiServer::start(std::move(options)));
-  std::printf("listening %s\n", server->url().c_str());
-  std::fflush(stdout);
+  tell(settings, "listening", server->url());
   server->set_progress("reading the model", 0);
   return server;
 }
 
 // Says that it serves, and serves until it is asked to stop.
-void serve_until_stopped(StopSignal& stop, ApiServer& server, ServedModel model, Engine& engine) {
+void serve_until_stopped(const Settings& settings, StopSignal& stop, ApiServer& server, ServedModel model, Engine& engine) {
   attach_engine(model, engine);
   server.set_ready(std::move(model));
-  std::printf("ready %s\n", server.url().c_str());
-  std::fflush(stdout);
-  while (!stop.wait(std::chrono::hours(1))) {
-  }
+  tell(settings, "ready", server.url());
+  stop.wait();
   log_info("stopping: open requests have " + std::to_string(kDrainLimit.count()) + " s to end");
-  stop.release();
   server.stop(kDrainLimit);
 }
 
@@ -59,8 +75,8 @@ Result<int> serve(Settings& settings, const std::string& ffn_address) {
   TANDEM_ASSIGN(const std::unique_ptr<ApiServer> server, start_server(settings));
   TANDEM_ASSIGN(ServedModel model, read_served_model(settings.model, served_name(settings)));
   TANDEM_ASSIGN(const std::unique_ptr<EngineHost> host, EngineHost::create(settings, ffn_address, 1));
-  std::fputs(rank_table({host->facts()}).c_str(), stdout);
-  serve_until_stopped(stop, *server, std::move(model), host->engine());
+  tell_ranks(settings, {host->facts()});
+  serve_until_stopped(settings, stop, *server, std::move(model), host->engine());
   return kExitSuccess;
 }
 
@@ -85,10 +101,22 @@ Status answer_sample(const Settings& settings, const TextModel& text, Engine& en
   if (answer.finish.reason == FinishReason::error) return std::unexpected(answer.finish.error);
   TANDEM_ASSIGN(const std::string reply, text.decode(answer.tokens()));
   const double decode_seconds = answer.seconds - answer.first_token_seconds;
-  std::printf(
-      "\nQ: %s\nA: %s\n(%u prompt tokens, first token after %.1f ms; then %zu tokens, %.1f tokens/s)\n\n",
-      question.c_str(), reply.c_str(), answer.finish.prompt_tokens, 1e3 * answer.first_token_seconds,
-      answer.events.size(), static_cast<double>(answer.events.size() - 1) / std::max(decode_seconds, 1e-9));
+  const size_t tokens = answer.events.size();
+  const double rate = static_cast<double>(tokens - 1) / std::max(decode_seconds, 1e-9);
+  if (settings.json) {
+    const nlohmann::ordered_json sample = {{"event", "sample"},
+                                           {"question", question},
+                                           {"answer", reply},
+                                           {"prompt_tokens", answer.finish.prompt_tokens},
+                                           {"tokens", tokens},
+                                           {"first_token_seconds", answer.first_token_seconds},
+                                           {"tokens_per_second", rate}};
+    std::printf("%s\n", sample.dump().c_str());
+  } else {
+    std::printf("\nQ: %s\nA: %s\n(%u prompt tokens, first token after %.1f ms; then %zu tokens, %.1f tokens/s)\n\n",
+                question.c_str(), reply.c_str(), answer.finish.prompt_tokens, 1e3 * answer.first_token_seconds, tokens, rate);
+  }
+  std::fflush(stdout);
   return {};
 }
 
@@ -122,12 +150,10 @@ Result<int> run_up(Settings& settings) {
   TANDEM_ASSIGN(const TextModel text, TextModel::load(settings.model));
   TANDEM_ASSIGN(ServedModel model, read_served_model(settings.model, served_name(settings)));
   TANDEM_ASSIGN(const std::unique_ptr<Deployment> deployment, Deployment::start(settings));
-  std::fputs(rank_table(deployment->ranks()).c_str(), stdout);
-  std::fflush(stdout);
+  tell_ranks(settings, deployment->ranks());
   TANDEM_TRY(answer_sample(settings, text, deployment->engine()));
-  std::fflush(stdout);
   if (settings.up.once) return kExitSuccess;
-  serve_until_stopped(stop, *server, std::move(model), deployment->engine());
+  serve_until_stopped(settings, stop, *server, std::move(model), deployment->engine());
   return kExitSuccess;
 }
 

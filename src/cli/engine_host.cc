@@ -10,6 +10,7 @@
 #include "checkpoint/memory_budget.h"
 #include "cli/compute.h"
 #include "cli/model_folder.h"
+#include "cli/stop_signal.h"
 #include "model/model.h"
 #include "moe/local_ffn.h"
 #include "serving/model_files.h"
@@ -86,6 +87,7 @@ struct EngineHost::Impl {
     options.addresses = {ffn_address};
     TANDEM_ASSIGN(options.settings, split_settings(settings.model, config, placement, compute->table()));
     options.start_limit = std::chrono::seconds(settings.afd.connect_timeout_s);
+    options.give_up = &StopSignal::requested();
     TANDEM_ASSIGN(std::unique_ptr<RemoteFfn> remote, RemoteFfn::create(options));
     facts.role = "attention";
     facts.transport = remote->transport();

@@ -1,11 +1,16 @@
 #include "cli/stop_signal.h"
 
+#include <pthread.h>
 #include <signal.h>
-
-#include <chrono>
+#include <unistd.h>
 
 namespace tandem {
 namespace {
+
+// What a shell reports for a process that SIGINT has ended.
+constexpr int kExitInterrupted = 130;
+
+std::atomic<bool> stop_requested{false};
 
 sigset_t stop_signals() {
   sigset_t set;
@@ -17,22 +22,38 @@ sigset_t stop_signals() {
 
 }  // namespace
 
+const std::atomic<bool>& StopSignal::requested() { return stop_requested; }
+
 StopSignal::StopSignal() {
   const sigset_t set = stop_signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  thread_ = std::thread([this] { loop(); });
 }
 
-bool StopSignal::wait(Duration limit) {
-  const sigset_t set = stop_signals();
-  const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(limit).count();
-  const timespec time = {static_cast<time_t>(nanoseconds / 1000000000),
-                         static_cast<long>(nanoseconds % 1000000000)};
-  return sigtimedwait(&set, nullptr, &time) > 0;
+StopSignal::~StopSignal() {
+  ending_.store(true);
+  pthread_kill(thread_.native_handle(), SIGTERM);
+  thread_.join();
 }
 
-void StopSignal::release() {
+void StopSignal::loop() {
+  pthread_setname_np(pthread_self(), "tandem-signal");
   const sigset_t set = stop_signals();
-  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  while (true) {
+    int signal = 0;
+    sigwait(&set, &signal);
+    if (ending_.load()) return;
+    if (stop_requested.exchange(true)) ::_exit(kExitInterrupted);
+    {
+      const std::lock_guard lock(mutex_);  // whoever is about to wait has looked at the flag, or will see it
+    }
+    changed_.notify_all();
+  }
+}
+
+void StopSignal::wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [] { return stop_requested.load(); });
 }
 
 }  // namespace tandem

@@ -1,18 +1,33 @@
-// StopSignal: SIGINT and SIGTERM as something to wait for. Create one before any other thread starts: they
-// inherit the blocked signals. A second signal ends the process at once.
+// StopSignal: SIGINT and SIGTERM as something to wait for and to look at. Create one before any other thread starts: they
+// inherit the blocked signals. A second signal ends the process at once, for the user who will not wait for a drain.
 #pragma once
 
-#include "base/clock.h"
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
 
 namespace tandem {
 
 class StopSignal {
  public:
   StopSignal();
-  // True when a signal has come; waits at most `limit`.
-  bool wait(Duration limit);
-  // After this the next signal has its usual effect, for the user who does not want to wait for a drain.
-  void release();
+  ~StopSignal();
+  StopSignal(const StopSignal&) = delete;
+  StopSignal& operator=(const StopSignal&) = delete;
+
+  // Returns when a signal has come.
+  void wait();
+  // Whether one has come, for what waits for something else meanwhile. False for ever in a process without a StopSignal.
+  static const std::atomic<bool>& requested();
+
+ private:
+  void loop();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<bool> ending_{false};
+  std::thread thread_;
 };
 
 }  // namespace tandem

@@ -50,3 +50,11 @@ def test_up_answers_one_question_and_ends():
     assert done.returncode == 0, done.stderr
     assert "attention" in done.stdout and "ffn" in done.stdout and "tokens/s" in done.stdout
     assert "#### " in done.stdout
+
+
+def test_up_says_the_same_as_json():
+    done = subprocess.run([BINARY, "up", "--model", str(ARITH), "--once", "--json"], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    ranks, sample = (json.loads(line) for line in done.stdout.splitlines())
+    assert [rank["role"] for rank in ranks["ranks"]] == ["attention", "ffn"]
+    assert "#### " in sample["answer"] and sample["tokens_per_second"] > 0

@@ -144,6 +144,16 @@ def test_attention_may_start_first(tmp_path):
             ffn.close()
 
 
+@pytest.mark.parametrize("how", (signal.SIGTERM, signal.SIGINT))
+def test_attention_that_waits_for_its_ffn_can_be_stopped(how, tmp_path):
+    attention = TandemServer(["attention", "--model", str(ARITH), "--ffn", f"shm://{tmp_path}/never.sock", "--port", "0"], tmp_path)
+    while attention.listening_url is None:
+        assert attention.process.poll() is None, attention.describe()
+        time.sleep(0.02)
+    attention.process.send_signal(how)
+    assert attention.process.wait(PATIENCE_S) == 1, attention.describe()
+
+
 def test_a_setting_that_differs_is_named_with_both_values(tmp_path):
     ffn = Ffn("tcp://127.0.0.1:0", tmp_path, "--compute-gate-on-attention")
     try:
