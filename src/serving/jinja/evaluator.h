@@ -1,4 +1,4 @@
-// Renders a tree. One Evaluator a rendering; one thread.
+// Renders a tree. One Evaluator a rendering; one thread. Statements and operators have files of their own.
 #pragma once
 
 #include <chrono>
@@ -20,16 +20,31 @@ class Evaluator {
   Result<Text> render(const Node& root);
 
  private:
+  // A long conversation with tools takes some 10^5 steps and a few MB of strings; these stop what is hostile
+  // within seconds.
+  static constexpr uint64_t kMaxSteps = 20'000'000;
+  static constexpr uint64_t kMaxBytes = uint64_t{512} << 20;
+
   enum class Flow : uint8_t { next, break_loop, continue_loop };
   // One scope of variables; a loop's body and a macro have their own.
   using Scope = Variables;
 
   Result<Flow> run(const std::vector<Node>& statements, Text& out);
   Result<Flow> run_statement(const Node& node, Text& out);
+  Result<Flow> run_output(const Node& node, Text& out);
+  Result<Flow> run_set_member(const Node& node);
+  Result<Flow> run_set_block(const Node& node);
   Result<Flow> run_for(const Node& node, Text& out);
   Status assign(const Node& node, const std::vector<std::string>& names, const Value& value);
   Result<Value> eval(const Node& node);
   Result<Value> eval_inner(const Node& node);
+  // The kinds of expression have functions of their own, which keeps the stack frames of a recursion small.
+  Result<Value> eval_list(const Node& node);
+  Result<Value> eval_dict(const Node& node);
+  Result<Value> eval_part(const Node& node);
+  Result<Value> eval_builtin(const Node& node);
+  Result<Value> eval_unary(const Node& node);
+  Result<Value> eval_branch(const Node& node);
   Result<Value> eval_binary(const Node& node);
   Result<Value> eval_compare(const Node& node);
   Result<Value> call(const Node& node);
