@@ -3,11 +3,9 @@
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
-#include <fstream>
-#include <sstream>
-
+#include "base/cgroup.h"
 #include "base/cpu_budget.h"
-#include "checkpoint/memory_budget.h"
+#include "base/memory_budget.h"
 #include "kernels/kernel_table.h"
 #include "transport/endpoint.h"
 
@@ -15,10 +13,7 @@ namespace tandem {
 namespace {
 
 std::string file_text(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  std::string line = text.str();
+  std::string line = kernel_file_text(path);
   while (!line.empty() && line.back() == '\n') line.pop_back();
   return line;
 }

@@ -7,7 +7,7 @@
 #include "afd/remote_ffn.h"
 #include "attention/attention_worker.h"
 #include "base/log.h"
-#include "checkpoint/memory_budget.h"
+#include "base/memory_budget.h"
 #include "cli/compute.h"
 #include "cli/model_folder.h"
 #include "cli/stop_signal.h"

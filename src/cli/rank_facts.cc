@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/memory_budget.h"
+#include "base/memory_budget.h"
 #include "cli/deployment.h"
 
 namespace tandem {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/memory_budget.h"
+#include "base/memory_budget.h"
 
 namespace tandem {
 namespace {

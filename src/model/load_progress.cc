@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/log.h"
-#include "checkpoint/memory_budget.h"
+#include "base/memory_budget.h"
 
 namespace tandem {
 namespace {

@@ -3,8 +3,8 @@
 #include <fmt/core.h>
 
 #include "base/log.h"
+#include "base/memory_budget.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/memory_budget.h"
 #include "model/load_plan.h"
 #include "model/load_plan_check.h"
 #include "model/load_plan_run.h"

@@ -7,73 +7,25 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <fstream>
 #include <string>
 
+#include "base/memory_budget.h"
 #include "transport/system_error.h"
 
 namespace tandem {
 namespace {
 
-constexpr size_t kUnlimited = SIZE_MAX;
-constexpr size_t kChunkBytes = size_t{64}
-                               << 20;  // little enough to stop in time, much enough to cost nothing
+constexpr size_t kChunkBytes = size_t{64} << 20;  // little enough to stop in time, enough to cost nothing
 
-// A file that holds one number, or "max".
-size_t read_number(const std::string& path) {
-  std::ifstream file(path);
-  size_t value = kUnlimited;
-  return file >> value ? value : kUnlimited;
-}
-
-// The value behind `key` in lines of "key value", times `unit`; `fallback` without the line.
-size_t read_value(const std::string& path, const std::string& key, size_t unit, size_t fallback) {
-  std::ifstream file(path);
-  std::string word;
-  size_t value = 0;
-  while (file >> word) {
-    if (word == key && file >> value) return value * unit;
-  }
-  return fallback;
-}
-
-size_t room_in_cgroup(const std::string& folder) {
-  const size_t limit = read_number(folder + "/memory.max");
-  const size_t used = read_number(folder + "/memory.current");
-  if (limit == kUnlimited || used == kUnlimited) return kUnlimited;
-  const size_t droppable = std::min(read_value(folder + "/memory.stat", "inactive_file", 1, 0), used);
-  return limit - std::min(limit, used - droppable);
-}
-
-std::string mebibytes(size_t bytes) {
-  return std::to_string((bytes + (size_t{1} << 20) - 1) >> 20) + " MiB";
-}
-
-std::unexpected<Error> too_little(size_t need, const std::string& have) {
+std::unexpected<Error> too_little(uint64_t need, const std::string& have) {
   return make_error(ErrorCode::resource_exhausted,
-                    "a shm connection needs " + mebibytes(need) + " of shared memory, " + have +
+                    "a shm connection needs " + bytes_text(need) + " of shared memory, " + have +
                         "; lower slots_per_channel or slot_bytes, raise the memory limit, or use tcp://");
 }
 
 }  // namespace
 
-size_t available_memory() {
-  size_t least = read_value("/proc/meminfo", "MemAvailable:", 1024, kUnlimited);
-  std::string group;
-  for (std::ifstream file("/proc/self/cgroup"); std::getline(file, group);) {
-    if (group.starts_with("0::")) break;
-    group.clear();
-  }
-  group = group.size() > 3 ? group.substr(3) : "";  // "/a/b"; inside a container usually "/"
-  for (;;) {
-    least = std::min(least, room_in_cgroup("/sys/fs/cgroup" + (group == "/" ? "" : group)));
-    if (group.empty() || group == "/") break;
-    group.erase(group.rfind('/'));
-  }
-  return least;
-}
-
-bool leaves_room(size_t need, size_t have) {
+bool leaves_room(uint64_t need, uint64_t have) {
   return need <= have - have / 10;
 }
 
@@ -83,9 +35,9 @@ Result<UniqueFd> create_shared_memory(size_t bytes) {
   // Asked before each chunk: when memory is short the system does not refuse, it kills, and several
   // connections may be taking theirs at once. What was taken is given back with the descriptor.
   for (size_t done = 0; done < bytes;) {
-    const size_t have = available_memory();
+    const uint64_t have = MemoryBudget::detect().available();
     if (!leaves_room(bytes - done, have)) {
-      return too_little(bytes, mebibytes(done + have) + " are available, of which a tenth stays free");
+      return too_little(bytes, bytes_text(done + have) + " are available, of which a tenth stays free");
     }
     const size_t chunk = std::min(bytes - done, kChunkBytes);
     if (fallocate(memory.get(), 0, static_cast<off_t>(done), static_cast<off_t>(chunk)) == 0) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "base/result.h"
@@ -12,11 +13,8 @@
 
 namespace tandem {
 
-// What this process may still take: the least of the system's MemAvailable and the room in its cgroups (v2).
-size_t available_memory();
-
 // Whether `need` bytes may be taken of `have`: a tenth stays for everything else that lives on the machine.
-bool leaves_room(size_t need, size_t have);
+bool leaves_room(uint64_t need, uint64_t have);
 
 // resource_exhausted saying how much is needed and how much there is; nothing is taken then.
 Result<UniqueFd> create_shared_memory(size_t bytes);

@@ -180,9 +180,9 @@ TEST_F(ShmTest, MoreMemoryThanThereIsIsRefusedByNameBeforeAnyIsTaken) {
   signal(SIGXFSZ, before);
   ASSERT_FALSE(connected);
   EXPECT_EQ(connected.error().code, ErrorCode::resource_exhausted);
-  EXPECT_NE(connected.error().message.find("needs 6291457 MiB"), std::string::npos)
+  EXPECT_NE(connected.error().message.find("needs 6.0 TiB"), std::string::npos)
       << connected.error().message;
-  EXPECT_NE(connected.error().message.find("MiB are available"), std::string::npos)
+  EXPECT_NE(connected.error().message.find("iB are available"), std::string::npos)
       << connected.error().message;
 }
 
@@ -306,9 +306,7 @@ TEST_F(ShmTest, NoiseOnTheSocketIsBrokenAndStrangersAreDropped) {
   EXPECT_TRUE(make_pair(*listener, small_options()).connected);
 }
 
-TEST_F(ShmTest, AvailableMemoryIsPlausible) {
-  EXPECT_GT(available_memory(), size_t{1} << 20);
-  EXPECT_LT(available_memory(), size_t{1} << 50);
+TEST_F(ShmTest, ATenthOfTheMemoryStaysFree) {
   EXPECT_TRUE(leaves_room(900, 1000));
   EXPECT_FALSE(leaves_room(901, 1000));
   EXPECT_FALSE(leaves_room(1, 0));

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/cgroup.h"
+
 namespace tandem {
 
 struct MemoryBudget {
@@ -23,9 +25,8 @@ struct MemoryBudget {
 
 // MemAvailable in /proc/meminfo's text, in bytes; unlimited when it is not there.
 uint64_t parse_mem_available(const std::string& meminfo);
-// What the group `group` ("/a/b") of the cgroup v2 tree at `root` may still take, its ancestors' limits
-// included.
-uint64_t cgroup_v2_available(const std::string& root, std::string group);
+// What the limit that stands in `folder`, a group's folder, leaves; unlimited: it sets none.
+uint64_t memory_left_in(const CgroupFolder& folder);
 
 // "3.2 GiB", "17 bytes".
 std::string bytes_text(uint64_t bytes);

@@ -1,4 +1,4 @@
-#include "checkpoint/memory_budget.h"
+#include "base/memory_budget.h"
 
 #include <fmt/core.h>
 
@@ -10,13 +10,6 @@
 
 namespace tandem {
 namespace {
-
-std::string whole_file(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 // The number of a file with one number; none for "max" or a file that is not there.
 std::optional<uint64_t> number_in(const std::string& path) {
@@ -36,19 +29,19 @@ uint64_t stat_sum(const std::string& text, const std::array<const char*, 2>& nam
   return sum;
 }
 
-uint64_t left(uint64_t limit, uint64_t used, uint64_t cache) {
-  const uint64_t held = used - std::min(used, cache);
-  return limit - std::min(limit, held);
-}
+// How a version of cgroups names what counts.
+struct MemoryFiles {
+  const char* limit;
+  const char* used;
+  std::array<const char*, 2> cache;  // lines of memory.stat
+};
 
-uint64_t cgroup_v1_available(const std::string& group) {
-  const auto limit = number_in(group + "/memory.limit_in_bytes");
-  // No limit is written as the largest page-aligned number.
-  if (!limit || *limit > uint64_t{1} << 60) return MemoryBudget::kUnlimited;
-  const uint64_t cache =
-      stat_sum(whole_file(group + "/memory.stat"), {"total_inactive_file", "total_active_file"});
-  return left(*limit, number_in(group + "/memory.usage_in_bytes").value_or(0), cache);
-}
+constexpr MemoryFiles kV1Files = {
+    "/memory.limit_in_bytes", "/memory.usage_in_bytes", {"total_inactive_file", "total_active_file"}};
+constexpr MemoryFiles kV2Files = {"/memory.max", "/memory.current", {"inactive_file", "active_file"}};
+
+// v1 writes "no limit" as the largest page-aligned number.
+constexpr uint64_t kNoLimit = uint64_t{1} << 60;
 
 }  // namespace
 
@@ -74,32 +67,20 @@ uint64_t parse_mem_available(const std::string& meminfo) {
   return MemoryBudget::kUnlimited;
 }
 
-uint64_t cgroup_v2_available(const std::string& root, std::string group) {
-  uint64_t available = MemoryBudget::kUnlimited;
-  if (group == "/") group.clear();
-  while (true) {
-    const std::string folder = root + group;
-    if (const auto limit = number_in(folder + "/memory.max")) {
-      const uint64_t cache = stat_sum(whole_file(folder + "/memory.stat"), {"inactive_file", "active_file"});
-      available = std::min(available, left(*limit, number_in(folder + "/memory.current").value_or(0), cache));
-    }
-    if (group.empty()) return available;
-    const size_t slash = group.rfind('/');
-    group.resize(slash == std::string::npos ? 0 : slash);
-  }
+uint64_t memory_left_in(const CgroupFolder& folder) {
+  const MemoryFiles& files = folder.version == CgroupVersion::v1 ? kV1Files : kV2Files;
+  const auto limit = number_in(folder.path + files.limit);
+  if (!limit || *limit > kNoLimit) return MemoryBudget::kUnlimited;
+  const uint64_t used = number_in(folder.path + files.used).value_or(0);
+  const uint64_t cache = stat_sum(kernel_file_text(folder.path + "/memory.stat"), files.cache);
+  return *limit - std::min(*limit, used - std::min(used, cache));
 }
 
 MemoryBudget MemoryBudget::detect() {
   MemoryBudget budget;
-  budget.system_available = parse_mem_available(whole_file("/proc/meminfo"));
-  budget.cgroup_available = cgroup_v1_available("/sys/fs/cgroup/memory");
-  std::istringstream groups(whole_file("/proc/self/cgroup"));
-  std::string line;
-  while (std::getline(groups, line)) {
-    if (line.rfind("0::", 0) == 0) {
-      budget.cgroup_available =
-          std::min(budget.cgroup_available, cgroup_v2_available("/sys/fs/cgroup", line.substr(3)));
-    }
+  budget.system_available = parse_mem_available(kernel_file_text("/proc/meminfo"));
+  for (const CgroupFolder& folder : cgroup_folders("memory")) {
+    budget.cgroup_available = std::min(budget.cgroup_available, memory_left_in(folder));
   }
   return budget;
 }
