@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "transport/endpoint_rules.h"
+
 namespace tandem {
 namespace {
 
@@ -85,13 +87,9 @@ Result<void> RingSender::commit(const SendSlot& slot, size_t bytes, bool send) {
   if (channel_index >= kNumChannels || slot.token >> 32 != channel_index ||
       index >= rings_[channel_index].states.size() ||
       rings_[channel_index].states[index] != SlotState::acquired) {
-    return make_error(ErrorCode::invalid_argument, "commit of a slot that is not acquired");
+    return slot_not_acquired();
   }
-  if (bytes > slot.bytes.size() || bytes > slot_bytes_) {
-    return make_error(ErrorCode::out_of_range, "commit of " + std::to_string(bytes) +
-                                                   " bytes in a slot acquired for " +
-                                                   std::to_string(slot.bytes.size()));
-  }
+  TANDEM_TRY(check_commit(slot, bytes, slot_bytes_));
   Ring& ring = rings_[channel_index];
   if (!send || bytes == 0) {
     ring.states[index] = SlotState::free;

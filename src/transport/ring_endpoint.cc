@@ -1,6 +1,6 @@
 #include "transport/ring_endpoint.h"
 
-#include "base/log.h"
+#include "transport/endpoint_rules.h"
 
 namespace tandem {
 
@@ -29,34 +29,20 @@ EndpointCaps RingEndpoint::caps() const {
           .encrypted = false};
 }
 
-std::unexpected<Error> RingEndpoint::unavailable() const {
-  return make_error(ErrorCode::unavailable,
-                    "peer " + peer_name_ + " is " + std::string(peer_state_name(peer())));
-}
-
 void RingEndpoint::lose(PeerState state, const std::string& reason, bool orderly) {
   PeerState expected = PeerState::alive;
   if (!state_.compare_exchange_strong(expected, state, std::memory_order_acq_rel)) return;
-  const std::string line =
-      "peer " + peer_name_ + " is " + std::string(peer_state_name(state)) + ": " + reason;
-  orderly ? log_info(line) : log_warning(line);
+  log_lost_peer(peer_name_, state, reason, orderly);
   memory_->ring(side_);  // this may be another thread: the poller closes the link
 }
 
 Result<SendSlot> RingEndpoint::acquire(Channel channel, size_t bytes) {
-  if (peer() != PeerState::alive) return unavailable();
-  if (bytes == 0 || static_cast<size_t>(channel) >= kNumChannels) {
-    return make_error(ErrorCode::invalid_argument, "a message needs a channel and at least one byte");
-  }
-  if (bytes > options_.slot_bytes) {
-    return make_error(ErrorCode::out_of_range, "message of " + std::to_string(bytes) + " bytes to " +
-                                                   peer_name_ + " is larger than slot_bytes " +
-                                                   std::to_string(options_.slot_bytes));
-  }
+  if (peer() != PeerState::alive) return peer_unavailable(peer_name_, peer());
+  TANDEM_TRY(check_message(options_, peer_name_, channel, bytes));
   auto slot = sender_.acquire(channel, bytes);
   if (!slot && slot.error().code == ErrorCode::data_loss) {
     lose(PeerState::broken, slot.error().message);
-    return unavailable();
+    return peer_unavailable(peer_name_, peer());
   }
   return slot;
 }
@@ -64,7 +50,7 @@ Result<SendSlot> RingEndpoint::acquire(Channel channel, size_t bytes) {
 Result<void> RingEndpoint::commit(SendSlot slot, size_t bytes) {
   const bool alive = peer() == PeerState::alive;
   TANDEM_TRY(sender_.commit(slot, bytes, alive));
-  if (!alive && bytes != 0) return unavailable();
+  if (!alive && bytes != 0) return peer_unavailable(peer_name_, peer());
   return {};
 }
 

@@ -47,7 +47,6 @@ class RingEndpoint final : public Endpoint {
   void fence() override;
 
  private:
-  std::unexpected<Error> unavailable() const;
   void lose(PeerState state, const std::string& reason, bool orderly = false);
   void check_peer(Instant at);
 

@@ -21,8 +21,6 @@
 namespace tandem::shm {
 namespace {
 
-constexpr int kAcceptsPerCall = 128;   // what is left over waits for the next call
-constexpr size_t kMaxHandshakes = 64;  // connections that have not said hello; as for tcp
 constexpr size_t kMaxReasonBytes = 512;
 
 Result<std::string> name_of_peer(int socket, const std::string& address) {
@@ -88,16 +86,10 @@ class ShmListener final : public Listener {
 
   Result<void> take_connections() {
     for (int i = 0; i < kAcceptsPerCall; ++i) {
-      UniqueFd socket(accept4(socket_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (!socket) {
-        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-          return make_error(ErrorCode::resource_exhausted, address_ +
-                                                               " cannot accept: " + system_message(errno) +
-                                                               "; raise the limit of open files (ulimit -n)");
-        }
-        if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
-        continue;  // a connection that died while it waited: not our failure
-      }
+      TANDEM_ASSIGN(Accepted taken, accept_connection(socket_.fd(), address_));
+      if (taken.none_waits) return {};
+      if (!taken.socket) continue;
+      UniqueFd socket = std::move(taken.socket);
       auto peer = name_of_peer(socket.get(), address_);
       if (!peer) {
         log_warning("refused at " + address_ + ": " + peer.error().message);

@@ -57,6 +57,21 @@ std::string tcp_name_of_local_end(int socket) {
   return tcp_name(address);
 }
 
+Result<Accepted> accept_connection(int listener, const std::string& address) {
+  Accepted taken;
+  taken.peer.length = sizeof(taken.peer.storage);
+  taken.socket =
+      UniqueFd(accept4(listener, taken.peer.get(), &taken.peer.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (taken.socket) return taken;
+  if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+    return make_error(ErrorCode::resource_exhausted, address + " cannot accept: " + system_message(errno) +
+                                                         "; raise the limit of open files (ulimit -n)");
+  }
+  // Every other error is of a connection that died while it waited: not our failure.
+  taken.none_waits = errno == EAGAIN || errno == EWOULDBLOCK;
+  return taken;
+}
+
 bool wait_for_socket(int socket, bool to_write, Instant deadline) {
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now()).count();

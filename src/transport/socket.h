@@ -31,6 +31,20 @@ Result<std::vector<SocketAddress>> resolve(const HostPort& host_port, std::strin
 std::string tcp_name(const SocketAddress& address);
 std::string tcp_name_of_local_end(int socket);
 
+// How many connections a listener takes a call; the rest waits for the next call.
+inline constexpr int kAcceptsPerCall = 128;
+// Connections that have not said hello yet. More than any deployment connects at once; a port scanner gets no
+// more.
+inline constexpr size_t kMaxHandshakes = 64;
+
+struct Accepted {
+  UniqueFd socket;     // non-blocking; none: nobody waits, or who did died while it waited
+  SocketAddress peer;  // of a tcp peer
+  bool none_waits = false;
+};
+// Takes one connection of a non-blocking listener. resource_exhausted: no descriptor or memory for it.
+Result<Accepted> accept_connection(int listener, const std::string& address);
+
 // Waits until the socket is readable (or writable, or failed). False after the deadline.
 bool wait_for_socket(int socket, bool to_write, Instant deadline);
 

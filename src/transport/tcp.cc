@@ -19,10 +19,6 @@ namespace tandem::tcp {
 namespace {
 
 constexpr int kBacklog = 128;
-// Connections that have not said hello yet. More than any deployment connects at once; a port scanner gets no
-// more.
-constexpr int kAcceptsPerCall = 128;  // what is left over waits for the next call
-constexpr size_t kMaxHandshakes = 64;
 
 constexpr size_t kGreetingBytes = TcpFrameLayout::kHeaderBytes + HelloLayout::kBytes;
 
@@ -91,19 +87,10 @@ class TcpListener final : public Listener {
 
   Result<void> take_connections() {
     for (int i = 0; i < kAcceptsPerCall; ++i) {
-      SocketAddress peer;
-      peer.length = sizeof(peer.storage);
-      UniqueFd socket(accept4(socket_.get(), peer.get(), &peer.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (!socket) {
-        // A connection that died while it waited is not our failure; it is reported by accept as if it were.
-        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-          return make_error(ErrorCode::resource_exhausted, address_ +
-                                                               " cannot accept: " + system_message(errno) +
-                                                               "; raise the limit of open files (ulimit -n)");
-        }
-        if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
-        continue;  // a connection that died while it waited: not our failure
-      }
+      TANDEM_ASSIGN(Accepted taken, accept_connection(socket_.get(), address_));
+      if (taken.none_waits) return {};
+      if (!taken.socket) continue;
+      UniqueFd socket = std::move(taken.socket);
       set_no_delay(socket.get());
       if (handshakes_.size() == kMaxHandshakes) {
         log_warning("dropped " + handshakes_.front().peer + ": too many connections that say nothing");
@@ -112,7 +99,7 @@ class TcpListener final : public Listener {
       epoll_event event{};
       event.events = EPOLLIN;
       epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket.get(), &event);
-      handshakes_.push_back({std::move(socket), tcp_name(peer), now() + options_.connect_limit, {}, 0});
+      handshakes_.push_back({std::move(socket), tcp_name(taken.peer), now() + options_.connect_limit, {}, 0});
     }
     return {};
   }

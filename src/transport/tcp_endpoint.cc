@@ -1,6 +1,6 @@
 #include "transport/tcp_endpoint.h"
 
-#include "base/log.h"
+#include "transport/endpoint_rules.h"
 
 namespace tandem {
 
@@ -25,39 +25,24 @@ EndpointCaps TcpEndpoint::caps() const {
       .transport = "tcp", .zero_copy = false, .max_message_bytes = options_.slot_bytes, .encrypted = false};
 }
 
-std::unexpected<Error> TcpEndpoint::unavailable() const {
-  const PeerState state = peer();
-  return make_error(ErrorCode::unavailable,
-                    "peer " + peer_name_ + " is " +
-                        std::string(peer_state_name(state == PeerState::alive ? PeerState::closed : state)));
-}
-
 void TcpEndpoint::lose(PeerState state, const std::string& reason, bool orderly) {
   if (peer() != PeerState::alive) return;
-  const std::string line =
-      "peer " + peer_name_ + " is " + std::string(peer_state_name(state)) + ": " + reason;
-  orderly ? log_info(line) : log_warning(line);
+  log_lost_peer(peer_name_, state, reason, orderly);
   state_.store(state, std::memory_order_release);
   sender_->close(false);
 }
 
 Result<SendSlot> TcpEndpoint::acquire(Channel channel, size_t bytes) {
-  if (peer() != PeerState::alive) return unavailable();
-  if (bytes == 0 || static_cast<size_t>(channel) >= kNumChannels) {
-    return make_error(ErrorCode::invalid_argument, "a message needs a channel and at least one byte");
-  }
-  if (bytes > options_.slot_bytes) {
-    return make_error(ErrorCode::out_of_range, "message of " + std::to_string(bytes) + " bytes to " +
-                                                   peer_name_ + " is larger than slot_bytes " +
-                                                   std::to_string(options_.slot_bytes));
-  }
+  if (peer() != PeerState::alive) return peer_unavailable(peer_name_, peer());
+  TANDEM_TRY(check_message(options_, peer_name_, channel, bytes));
   return sender_->acquire(channel, bytes);
 }
 
 Result<void> TcpEndpoint::commit(SendSlot slot, size_t bytes) {
   auto committed = sender_->commit(slot, bytes, peer() == PeerState::alive);
-  if (!committed && committed.error().code == ErrorCode::unavailable) return unavailable();
-  if (committed && bytes != 0 && peer() != PeerState::alive) return unavailable();
+  if (!committed && committed.error().code == ErrorCode::unavailable)
+    return peer_unavailable(peer_name_, peer());
+  if (committed && bytes != 0 && peer() != PeerState::alive) return peer_unavailable(peer_name_, peer());
   return committed;
 }
 

@@ -34,7 +34,6 @@ class TcpEndpoint final : public Endpoint {
  private:
   TcpEndpoint(std::shared_ptr<TcpSender> sender, std::shared_ptr<TcpReceiver> receiver, std::string peer_name,
               const EndpointOptions& options);
-  std::unexpected<Error> unavailable() const;
   void lose(PeerState state, const std::string& reason, bool orderly = false);
   void exchange();
 

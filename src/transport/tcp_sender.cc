@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <string>
 
+#include "transport/endpoint_rules.h"
 #include "transport/system_error.h"
 
 namespace tandem {
@@ -72,13 +73,9 @@ Result<void> TcpSender::commit(const SendSlot& slot, size_t bytes, bool send) {
   const std::lock_guard lock(mutex_);
   if (channel_index >= kNumChannels || slot.token >> 32 != channel_index || index >= slots_ ||
       !rings_[channel_index].acquired[index]) {
-    return make_error(ErrorCode::invalid_argument, "commit of a slot that is not acquired");
+    return slot_not_acquired();
   }
-  if (bytes > slot.bytes.size() || bytes > slot_bytes_) {
-    return make_error(ErrorCode::out_of_range, "commit of " + std::to_string(bytes) +
-                                                   " bytes in a slot acquired for " +
-                                                   std::to_string(slot.bytes.size()));
-  }
+  TANDEM_TRY(check_commit(slot, bytes, slot_bytes_));
   Ring& ring = rings_[channel_index];
   ring.acquired[index] = false;
   if (!send || bytes == 0 || dead_) {
