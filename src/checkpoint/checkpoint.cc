@@ -21,8 +21,7 @@ constexpr size_t kMaxIndexBytes = size_t{100} << 20;
 // The largest released config.json, with a list of unconverted modules, stays below 100 KB.
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 
-// Plain names of the *.safetensors of a folder, sorted.
-Result<std::vector<std::string>> safetensors_in(const std::string& folder) {
+Result<void> check_folder(const std::string& folder) {
   std::error_code code;
   if (!fs::is_directory(folder, code)) {
     return make_error(
@@ -31,6 +30,13 @@ Result<std::vector<std::string>> safetensors_in(const std::string& folder) {
             "{} is not a folder; a model is a folder with config.json, *.safetensors and tokenizer.json",
             folder));
   }
+  return {};
+}
+
+// Plain names of the *.safetensors of a folder, sorted.
+Result<std::vector<std::string>> safetensors_in(const std::string& folder) {
+  TANDEM_TRY(check_folder(folder));
+  std::error_code code;
   std::vector<std::string> names;
   std::string other;  // a format that we do not read, for the message
   for (fs::directory_iterator it(folder, code), end; !code && it != end; it.increment(code)) {
@@ -193,14 +199,7 @@ uint64_t Checkpoint::total_bytes() const {
 
 Result<std::string> read_config_json(const std::string& folder) {
   const std::string path = folder + "/config.json";
-  std::error_code code;
-  if (!fs::is_directory(folder, code)) {
-    return make_error(
-        ErrorCode::invalid_argument,
-        fmt::format(
-            "{} is not a folder; a model is a folder with config.json, *.safetensors and tokenizer.json",
-            folder));
-  }
+  TANDEM_TRY(check_folder(folder));
   if (!file_exists(path)) {
     return make_error(ErrorCode::invalid_argument,
                       fmt::format("{} has no config.json: not a model folder", folder));

@@ -19,6 +19,11 @@ std::vector<Command> make_commands() {
   const std::vector<std::string> split_only_addresses = {"afd.listen", "afd.ffn", "afd.role",
                                                          "afd.num_ffn_ranks", "afd.num_attention_ranks"};
 
+  // What a command that answers one set of prompts and ends has no use for.
+  const std::vector<std::string> of_a_server = {
+      "afd.listen",   "afd.ffn",      "afd.role", "afd.num_ffn_ranks", "afd.num_attention_ranks",
+      "serving.host", "serving.port", "up.once",  "up.question"};
+
   std::vector<Command> table;
   table.push_back(
       {"up",
@@ -57,24 +62,14 @@ std::vector<Command> make_commands() {
                    "model",
                    {},
                    run_ffn});
-  table.push_back({"generate",
-                   "continue one prompt, or a file of prompts, and end",
+  table.push_back({"generate", "continue one prompt, or a file of prompts, and end",
                    "With --json: the tokens and a hash of the logits' bits, equal for equal runs.\n"
                    "Example: tandem generate --model models/arith --chat --prompt 'Tom has 3 apples ...'",
-                   with({"afd.", "serving.", "up.", "generate."}),
-                   {"afd.listen", "afd.ffn", "afd.role", "afd.num_ffn_ranks", "afd.num_attention_ranks",
-                    "serving.host", "serving.port", "up.once", "up.question"},
-                   "model",
-                   colocated_by_default,
+                   with({"afd.", "serving.", "up.", "generate."}), of_a_server, "model", colocated_by_default,
                    run_generate});
-  table.push_back({"eval gsm8k",
-                   "answer the questions of a GSM8K-format file and score them",
+  table.push_back({"eval gsm8k", "answer the questions of a GSM8K-format file and score them",
                    "Example: tandem eval gsm8k --model models/arith --data models/arith/heldout.jsonl",
-                   with({"afd.", "serving.", "up.", "eval."}),
-                   {"afd.listen", "afd.ffn", "afd.role", "afd.num_ffn_ranks", "afd.num_attention_ranks",
-                    "serving.host", "serving.port", "up.once", "up.question"},
-                   "model",
-                   colocated_by_default,
+                   with({"afd.", "serving.", "up.", "eval."}), of_a_server, "model", colocated_by_default,
                    run_eval_gsm8k});
   table.push_back({"eval parity",
                    "compare a model folder with the reference outputs that lie beside it",
