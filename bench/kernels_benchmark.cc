@@ -17,7 +17,7 @@ void run_case(benchmark::State& state, const CaseMaker& maker, const KernelTable
     state.SkipWithError(made.error().message.c_str());
     return;
   }
-  for (auto _ : state) made->run(runner);
+  for ([[maybe_unused]] auto _ : state) made->run(runner);
   const auto calls = static_cast<double>(state.iterations());
   state.counters["bytes"] = benchmark::Counter(made->bytes * calls, benchmark::Counter::kIsRate);
   state.counters["flops"] = benchmark::Counter(made->flops * calls, benchmark::Counter::kIsRate);

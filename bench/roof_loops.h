@@ -49,7 +49,7 @@ inline float roof_dot_bf16(size_t count, double& flops) {
   return reduce_add(total);
 }
 
-constexpr bench::RoofLoops make_roof_loops(std::string_view table) {
+constexpr bench::RoofLoops make_roof_loops(std::string_view table) noexcept {
   return {table, roof_read, roof_dot_bf16, roof_fma_f32};
 }
 

@@ -152,11 +152,12 @@ std::string PeerIdentity::text() const {
 
 PeerIdentity make_identity(std::string role, uint32_t rank) {
   std::array<char, 256> host{};
-  if (gethostname(host.data(), host.size() - 1) != 0) std::strcpy(host.data(), "unknown-host");
+  const bool named = gethostname(host.data(), host.size() - 1) == 0;
   std::random_device random;
   uint32_t incarnation = random();
   while (incarnation == 0) incarnation = random();  // 0 is "before the handshake"
-  return {std::move(role), rank, fmt::format("{}:{}", host.data(), getpid()), incarnation};
+  const std::string name = fmt::format("{}:{}", named ? host.data() : "unknown-host", getpid());
+  return {std::move(role), rank, name, incarnation};
 }
 
 std::string encode_hello(const PeerIdentity& self, const SplitSettings& settings) {

@@ -21,7 +21,11 @@ Status SequenceState::reserve(uint32_t tokens) {
                                                          " blocks wanted, " +
                                                          std::to_string(pool_->free_blocks()) + " free");
   }
-  while (blocks_.size() < wanted) blocks_.push_back(*pool_->allocate());
+  while (blocks_.size() < wanted) {
+    const auto block = pool_->allocate();
+    if (!block) return make_error(ErrorCode::internal, "KV pool: fewer free blocks than it says");
+    blocks_.push_back(*block);
+  }
   return {};
 }
 

@@ -59,7 +59,9 @@ using Status = Result<void>;
 // TANDEM_ASSIGN(auto x, expr): the value of `expr`, or its error returned from the enclosing function.
 #define TANDEM_ASSIGN(declaration, expr) \
   TANDEM_ASSIGN_INNER(TANDEM_CONCAT(tandem_result_, __LINE__), declaration, expr)
+// NOLINTBEGIN(bugprone-macro-parentheses): names and declarations cannot stand in parentheses.
 #define TANDEM_ASSIGN_INNER(temporary, declaration, expr)                                \
   auto temporary = (expr);                                                               \
   if (!temporary) return std::unexpected<::tandem::Error>(std::move(temporary).error()); \
   declaration = std::move(*temporary)
+// NOLINTEND(bugprone-macro-parentheses)

@@ -22,7 +22,7 @@ constexpr uint64_t numerics_id(std::string_view name) {
   return hash;
 }
 
-constexpr KernelTable make_table(std::string_view name) {
+constexpr KernelTable make_table(std::string_view name) noexcept {
   KernelTable table;
   table.name = name;
   table.numerics_id = numerics_id(name);
