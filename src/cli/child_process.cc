@@ -96,7 +96,8 @@ Result<std::string> ChildProcess::read_line(Duration limit) {
       pending_.erase(0, newline + 1);
       return line;
     }
-    if (StopSignal::requested()) return make_error(ErrorCode::cancelled, "stopped while waiting for a child process");
+    if (StopSignal::requested())
+      return make_error(ErrorCode::cancelled, "stopped while waiting for a child process");
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - now()).count();
     if (left <= 0) return make_error(ErrorCode::deadline_exceeded, "the child process said nothing in time");
     pollfd poll_fd = {out_fd_, POLLIN, 0};

@@ -29,7 +29,8 @@ std::string served_name(const Settings& settings) {
   return path.filename().string();
 }
 
-// What the process tells whoever started it, one line each on standard output: words, or JSON objects with --json.
+// What the process tells whoever started it, one line each on standard output: words, or JSON objects with
+// --json.
 void tell(const Settings& settings, const char* event, const std::string& url) {
   if (settings.json) {
     std::printf("%s\n", nlohmann::ordered_json{{"event", event}, {"url", url}}.dump().c_str());
@@ -59,7 +60,8 @@ Result<std::unique_ptr<ApiServer>> start_server(const Settings& settings) {
 }
 
 // Says that it serves, and serves until it is asked to stop.
-void serve_until_stopped(const Settings& settings, StopSignal& stop, ApiServer& server, ServedModel model, Engine& engine) {
+void serve_until_stopped(const Settings& settings, StopSignal& stop, ApiServer& server, ServedModel model,
+                         Engine& engine) {
   attach_engine(model, engine);
   server.set_ready(std::move(model));
   tell(settings, "ready", server.url());
@@ -104,17 +106,17 @@ Status answer_sample(const Settings& settings, const TextModel& text, Engine& en
   const size_t tokens = answer.events.size();
   const double rate = static_cast<double>(tokens - 1) / std::max(decode_seconds, 1e-9);
   if (settings.json) {
-    const nlohmann::ordered_json sample = {{"event", "sample"},
-                                           {"question", question},
-                                           {"answer", reply},
-                                           {"prompt_tokens", answer.finish.prompt_tokens},
-                                           {"tokens", tokens},
-                                           {"first_token_seconds", answer.first_token_seconds},
-                                           {"tokens_per_second", rate}};
+    const nlohmann::ordered_json sample = {
+        {"event", "sample"},        {"question", question},
+        {"answer", reply},          {"prompt_tokens", answer.finish.prompt_tokens},
+        {"tokens", tokens},         {"first_token_seconds", answer.first_token_seconds},
+        {"tokens_per_second", rate}};
     std::printf("%s\n", sample.dump().c_str());
   } else {
-    std::printf("\nQ: %s\nA: %s\n(%u prompt tokens, first token after %.1f ms; then %zu tokens, %.1f tokens/s)\n\n",
-                question.c_str(), reply.c_str(), answer.finish.prompt_tokens, 1e3 * answer.first_token_seconds, tokens, rate);
+    std::printf(
+        "\nQ: %s\nA: %s\n(%u prompt tokens, first token after %.1f ms; then %zu tokens, %.1f tokens/s)\n\n",
+        question.c_str(), reply.c_str(), answer.finish.prompt_tokens, 1e3 * answer.first_token_seconds,
+        tokens, rate);
   }
   std::fflush(stdout);
   return {};

@@ -22,7 +22,9 @@ sigset_t stop_signals() {
 
 }  // namespace
 
-const std::atomic<bool>& StopSignal::requested() { return stop_requested; }
+const std::atomic<bool>& StopSignal::requested() {
+  return stop_requested;
+}
 
 StopSignal::StopSignal() {
   const sigset_t set = stop_signals();

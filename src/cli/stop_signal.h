@@ -1,5 +1,6 @@
-// StopSignal: SIGINT and SIGTERM as something to wait for and to look at. Create one before any other thread starts: they
-// inherit the blocked signals. A second signal ends the process at once, for the user who will not wait for a drain.
+// StopSignal: SIGINT and SIGTERM as something to wait for and to look at. Create one before any other thread
+// starts: they inherit the blocked signals. A second signal ends the process at once, for the user who will
+// not wait for a drain.
 #pragma once
 
 #include <atomic>
@@ -18,7 +19,8 @@ class StopSignal {
 
   // Returns when a signal has come.
   void wait();
-  // Whether one has come, for what waits for something else meanwhile. False for ever in a process without a StopSignal.
+  // Whether one has come, for what waits for something else meanwhile. False for ever in a process without a
+  // StopSignal.
   static const std::atomic<bool>& requested();
 
  private:

@@ -180,8 +180,7 @@ TEST_F(ShmTest, MoreMemoryThanThereIsIsRefusedByNameBeforeAnyIsTaken) {
   signal(SIGXFSZ, before);
   ASSERT_FALSE(connected);
   EXPECT_EQ(connected.error().code, ErrorCode::resource_exhausted);
-  EXPECT_NE(connected.error().message.find("needs 6.0 TiB"), std::string::npos)
-      << connected.error().message;
+  EXPECT_NE(connected.error().message.find("needs 6.0 TiB"), std::string::npos) << connected.error().message;
   EXPECT_NE(connected.error().message.find("iB are available"), std::string::npos)
       << connected.error().message;
 }
