@@ -75,7 +75,8 @@ struct GroupedDownArgs {
 
 // How contributions are added up (docs/architecture.md, numerics contract).
 enum class SumMode : uint8_t {
-  plain,          // float32, in the order of the top-k slots, the shared expert last
+  plain,          // float32, in the order of the top-k slots, the shared expert last. A bf16 sum rounds the
+                  // experts' part, the shared part and their sum, so that it does not matter where they meet
   deterministic,  // each contribution rounded to a multiple of 2^-30, then summed in float64: exact in any
                   // order
 };
@@ -174,8 +175,8 @@ struct KvWriteArgs {
 };
 
 // x[r, :] += multiplier * y[r, :]; y is the reply of the experts or an attention output. With two addends (a
-// float64 reply and the shared experts' float64 sum) they are added in float64 first, which is exact in
-// deterministic mode.
+// reply and the shared experts' part) they are added in float64 first, which is exact in deterministic mode, and
+// their sum is rounded to `dtype`, as combine rounds it where it has both.
 struct ResidualAddArgs {
   float* x = nullptr;  // [rows, cols]
   uint32_t rows = 0, cols = 0;

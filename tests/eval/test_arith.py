@@ -30,19 +30,14 @@ def test_nine_of_ten_held_out_problems_are_solved(colocated):
     assert colocated["accuracy"] >= 0.9
 
 
-@pytest.fixture(scope="module")
-def exact():
-    return evaluate("--deterministic")
-
-
 @pytest.mark.parametrize("transport", ("inproc", "shm", "tcp"))
 @pytest.mark.parametrize("gate", ("false", "true"))
 @pytest.mark.parametrize("shared", ("false", "true"))
-def test_every_placement_solves_as_many(transport, gate, shared, exact):
-    split = evaluate("--deterministic", "--ffn", "1", "--transport", transport, f"--compute-gate-on-attention={gate}",
+def test_every_placement_solves_as_many(transport, gate, shared, colocated):
+    split = evaluate("--ffn", "1", "--transport", transport, f"--compute-gate-on-attention={gate}",
                      f"--compute-shared-experts-on-attention={shared}")
     assert split["failed_requests"] == 0
-    assert split["correct"] == exact["correct"]
+    assert split["correct"] == colocated["correct"]
 
 
 def test_up_answers_one_question_and_ends():

@@ -1,5 +1,5 @@
-"""Split equals colocated, bit for bit: in deterministic mode the logits of 32 prompts hash to the same value in every
-placement, over every transport, batched and one by one."""
+"""Split equals colocated, bit for bit: the logits of 32 prompts hash to the same value in every placement, over every
+transport, batched and one by one: in deterministic mode always, and with one FFN rank in the default mode too."""
 
 import itertools
 import json
@@ -34,8 +34,8 @@ def prompts(tmp_path_factory):
     return files
 
 
-def generate(model, prompts, *flags):
-    command = [BINARY, "generate", "--model", str(MODELS[model]), "--prompts-file", str(prompts[model]), "--deterministic",
+def generate(model, prompts, *flags, deterministic=True):
+    command = [BINARY, "generate", "--model", str(MODELS[model]), "--prompts-file", str(prompts[model]), "--deterministic=" + str(deterministic).lower(),
                "--json", "--ignore-eos", "--max-tokens", "6", "--max-context-tokens", "96", "--log-level", "warning", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -70,6 +70,19 @@ def test_split_equals_colocated(model, transport, gate, shared, prompts, colocat
         assert split["ranks"][1]["transport"] == transport
         assert outcome(split) == outcome(colocated[model])
         assert split["logits_hash"] == colocated[model]["logits_hash"]
+
+
+@pytest.fixture(scope="module")
+def colocated_by_default(prompts):
+    return {model: generate(model, prompts, deterministic=False) for model in MODELS}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("transport,gate,shared", PLACEMENTS)
+def test_one_ffn_rank_equals_colocated_in_the_default_mode_too(model, transport, gate, shared, prompts, colocated_by_default):
+    split = generate(model, prompts, "--ffn", "1", "--transport", transport, f"--compute-gate-on-attention={str(gate).lower()}",
+                     f"--compute-shared-experts-on-attention={str(shared).lower()}", deterministic=False)
+    assert outcome(split) == outcome(colocated_by_default[model])
 
 
 @pytest.mark.parametrize("transport", ("shm", "tcp"))

@@ -32,7 +32,14 @@ TANDEM_INLINE void combine_plain(const CombineArgs& args, size_t row, uint32_t b
       if (weights[k] == 0.0f) continue;  // not held here: the slot was never written
       sum = fma(set1(weights[k]), load_lanes(slots + size_t{k} * args.hidden + i, lanes), sum);
     }
-    if (args.shared != nullptr) sum = add(sum, load_lanes(args.shared + row * args.hidden + i, lanes));
+    if (args.shared != nullptr) {
+      Vec shared = load_lanes(args.shared + row * args.hidden + i, lanes);
+      if (args.out_dtype == DType::bf16) {  // as if the two parts had met on attention: see ResidualAddArgs
+        sum = rounded_to_bf16(sum);
+        shared = rounded_to_bf16(shared);
+      }
+      sum = add(sum, shared);
+    }
     if (args.out_dtype == DType::f64) {
       alignas(64) float sums[16];
       store(sums, sum);

@@ -147,6 +147,18 @@ TANDEM_INLINE float widen_bf16(uint16_t bits) {
   return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16);
 }
 
+// Two bf16 parts of one reply: their sum is rounded to bf16, as combine rounds it where it has both.
+TANDEM_INLINE void residual_add_bf16_pair(const ResidualAddArgs& args, float* x, size_t offset) {
+  const uint16_t* first = static_cast<const uint16_t*>(args.first) + offset;
+  const uint16_t* second = static_cast<const uint16_t*>(args.second) + offset;
+  for (uint32_t i = 0; i < args.cols; i += 16) {
+    const uint32_t lanes = lanes_at(i, args.cols);
+    const Vec sum = add(load_bf16_partial(first + i, lanes), load_bf16_partial(second + i, lanes));
+    const Vec scaled = mul(set1(args.multiplier), rounded_to_bf16(sum));
+    write_lanes(DType::f32, x, i, add(load_lanes(x + i, lanes), scaled), lanes);
+  }
+}
+
 inline size_t residual_add_tasks(const ResidualAddArgs& args) {
   return row_tasks(args.rows, args.cols);
 }
@@ -178,7 +190,11 @@ inline void residual_add_run(const ResidualAddArgs& args, size_t task, std::byte
                 [](float value) { return value; });
         break;
       default:
-        add_row(static_cast<const uint16_t*>(args.first), static_cast<const uint16_t*>(args.second),
+        if (args.second != nullptr) {
+          residual_add_bf16_pair(args, x, offset);
+          break;
+        }
+        add_row(static_cast<const uint16_t*>(args.first), static_cast<const uint16_t*>(nullptr),
                 [](uint16_t bits) { return widen_bf16(bits); });
         break;
     }

@@ -32,6 +32,13 @@ TANDEM_INLINE Vec load_lanes(const float* p, uint32_t lanes) {
   return lanes == 16 ? load(p) : load_partial(p, lanes);
 }
 
+// Each lane rounded to bfloat16, as a float32 again.
+TANDEM_INLINE Vec rounded_to_bf16(Vec v) {
+  alignas(64) uint16_t lanes[16];
+  store_bf16(lanes, v);
+  return load_bf16(lanes);
+}
+
 // Lanes of the vector that starts at element i of n.
 TANDEM_INLINE uint32_t lanes_at(uint32_t i, uint32_t n) {
   return n - i < 16 ? n - i : 16;
