@@ -25,11 +25,11 @@ std::span<const ConnectorInfo> connectors();
 struct ConnectorOptions {
   std::string name = "p2p";
   MoeBlock* local_block = nullptr;  // for local: the block that computes, outlives the port
-  RemoteFfnOptions remote;          // for p2p
+  RemoteFfnOptions remote;          // for p2p and m2n
 };
 
-// Blocks as RemoteFfn::create does. invalid_argument: an unknown name (lists the known ones); unsupported: a
-// known one that this build does not have, or more ranks than it takes.
+// Blocks as RemoteFfn::create and M2nFfn::create do. invalid_argument: an unknown name (lists the known
+// ones); unsupported: a known one that this build does not have, or more ranks than it takes.
 Result<std::unique_ptr<FfnPort>> make_connector(const ConnectorOptions& options);
 
 }  // namespace tandem

@@ -27,11 +27,9 @@ TEST(Connector, UnknownAndUnavailableNamesAreRefused) {
   options.name = "p3p";
   EXPECT_EQ(refusal(options).code, ErrorCode::invalid_argument);
   EXPECT_NE(refusal(options).message.find("known are local, p2p, m2n, auto"), std::string::npos);
-  for (const char* name : {"m2n", "auto"}) {
-    options.name = name;
-    EXPECT_EQ(refusal(options).code, ErrorCode::unsupported);
-    EXPECT_NE(refusal(options).message.find("multi-rank connector"), std::string::npos);
-  }
+  options.name = "auto";
+  EXPECT_EQ(refusal(options).code, ErrorCode::unsupported);
+  EXPECT_NE(refusal(options).message.find("use p2p with one FFN rank, or m2n"), std::string::npos);
   options.name = "local";
   EXPECT_NE(refusal(options).message.find("holds no experts"), std::string::npos);
 }
@@ -43,6 +41,21 @@ TEST(Connector, SeveralFfnRanksAreRefusedByName) {
   EXPECT_NE(refusal(options).message.find("2 FFN addresses"), std::string::npos);
   options.remote = remote_options(0);
   EXPECT_EQ(refusal(options).code, ErrorCode::unsupported);
+}
+
+TEST(Connector, M2nNeedsGateAndSharedExpertsOnAttention) {
+  ConnectorOptions options;
+  options.name = "m2n";
+  options.remote = remote_options(2);
+  EXPECT_EQ(refusal(options).code, ErrorCode::unsupported);
+  EXPECT_NE(refusal(options).message.find("set compute_gate_on_attention"), std::string::npos);
+  options.remote.settings.gate_on_attention = true;
+  options.remote.settings.shared_intermediate_size = 4;
+  EXPECT_EQ(refusal(options).code, ErrorCode::unsupported);
+  EXPECT_NE(refusal(options).message.find("compute_shared_experts_on_attention"), std::string::npos);
+  options.remote.settings.shared_experts_on_attention = true;
+  options.remote.addresses.clear();
+  EXPECT_NE(refusal(options).message.find("0 FFN addresses"), std::string::npos);
 }
 
 TEST(Connector, AnAddressThatIsNoneFailsAtOnce) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "afd/frame.h"
@@ -21,11 +22,12 @@ struct InFlightRequest {
   Ticket ticket = 0;
   uint16_t attempt = 0;
   FfnRequest request;
-  uint32_t tiles = 0;     // of kMaxTileRows rows, the last one may have fewer
-  uint32_t sent = 0;      // tiles [0, sent) were sent
-  uint32_t answered = 0;  // how many
-  std::vector<bool> got;  // [tiles]
-  FfnTimes times;         // of the slowest tile, each part on its own
+  std::span<const uint32_t> row_index;  // [request.rows]: which rows of request.in; empty: the first ones
+  uint32_t tiles = 0;                   // of kMaxTileRows rows, the last one may have fewer
+  uint32_t sent = 0;                    // tiles [0, sent) were sent
+  uint32_t answered = 0;                // how many
+  std::vector<bool> got;                // [tiles]
+  FfnTimes times;                       // of the slowest tile, each part on its own
   Instant submitted;
 
   bool is_prefill() const {

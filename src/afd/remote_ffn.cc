@@ -14,7 +14,6 @@ namespace {
 
 // How soon a start notices that it is not wanted any more.
 constexpr Duration kGiveUpInterval = std::chrono::milliseconds(50);
-constexpr uint32_t kMaxRows = uint32_t{UINT16_MAX} * kMaxTileRows;  // tiles are numbered in 16 bits
 
 }  // namespace
 
@@ -42,7 +41,11 @@ Status RemoteFfn::Impl::send_tile(InFlightRequest& entry) {
   const FfnRequest& request = entry.request;
   const size_t row_bytes = dtype_bytes(request.in.dtype, request.in.row_stride);
   TileView view{.header = tile_header(entry, tile), .in = request.in, .routing = {}};
-  view.in.data = static_cast<const std::byte*>(request.in.data) + entry.tile_begin(tile) * row_bytes;
+  if (entry.row_index.empty()) {
+    view.in.data = static_cast<const std::byte*>(request.in.data) + entry.tile_begin(tile) * row_bytes;
+  } else {
+    view.row_index = entry.row_index.subspan(entry.tile_begin(tile), view.header.rows);
+  }
   view.routing = slice_routing(request.routing, entry.tile_begin(tile), view.header.rows);
   TANDEM_ASSIGN(const FrameLayout layout, request_layout(view.header, options.settings));
   TANDEM_ASSIGN(const SendSlot slot, endpoint->acquire(Channel::request, layout.total_bytes()));
@@ -89,13 +92,14 @@ void RemoteFfn::Impl::fail_all(const Error& error) {
 RemoteFfn::RemoteFfn(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 RemoteFfn::~RemoteFfn() = default;
 
-Result<std::unique_ptr<RemoteFfn>> RemoteFfn::create(const RemoteFfnOptions& options) {
+Result<std::unique_ptr<RemoteFfn>> RemoteFfn::start(const RemoteFfnOptions& options) {
   TANDEM_TRY(options.settings.validate());
   if (options.addresses.size() != 1) {
     return make_error(
         ErrorCode::unsupported,
-        fmt::format("{} FFN addresses: connector p2p takes one, several come with the multi-rank connector",
-                    options.addresses.size()));
+        fmt::format(
+            "{} FFN addresses: connector p2p takes one; use m2n with the gate on attention for several",
+            options.addresses.size()));
   }
   if (options.max_in_flight == 0 || options.slots_per_channel == 0) {
     return make_error(ErrorCode::invalid_argument, "max_in_flight and slots_per_channel are at least 1");
@@ -106,31 +110,41 @@ Result<std::unique_ptr<RemoteFfn>> RemoteFfn::create(const RemoteFfnOptions& opt
   auto impl = std::make_unique<Impl>(options, std::move(poller), event_fd);
   Impl& state = *impl;
   state.io = std::thread([&state] { state.run(); });
+  return std::unique_ptr<RemoteFfn>(new RemoteFfn(std::move(impl)));
+}
 
+std::optional<Status> RemoteFfn::Impl::start_result() const {
+  if (link != Link::down) return Status{};
+  if (failed_attempts > 0 && is_final(reason.code)) return std::unexpected(reason);
+  return std::nullopt;
+}
+
+std::optional<Status> RemoteFfn::start_result() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->start_result();
+}
+
+Result<std::unique_ptr<RemoteFfn>> RemoteFfn::create(const RemoteFfnOptions& options) {
+  TANDEM_ASSIGN(std::unique_ptr<RemoteFfn> started, start(options));
+  Impl& state = *started->impl_;
   const Instant limit = now() + options.start_limit;
   std::unique_lock lock(state.mutex);
-  const auto settled = [&] {
-    return state.link != Impl::Link::down || (state.failed_attempts > 0 && is_final(state.reason.code));
-  };
-  while (!state.changed.wait_for(lock, kGiveUpInterval, settled)) {
-    if (options.give_up != nullptr && options.give_up->load()) {
-      return make_error(ErrorCode::cancelled,
-                        fmt::format("stopped while waiting for {}", state.reason.message));
-    }
-    if (now() < limit) continue;
+  while (!state.changed.wait_for(lock, kGiveUpInterval, [&] { return state.start_result().has_value(); })) {
+    const bool stopped = options.give_up != nullptr && options.give_up->load();
+    if (!stopped && now() < limit) continue;
+    std::string waited_for = state.reason.message;
+    lock.unlock();  // before the connection goes
+    if (stopped) return make_error(ErrorCode::cancelled, "stopped while waiting for " + waited_for);
     return make_error(
         ErrorCode::deadline_exceeded,
         fmt::format("no FFN rank within {} s: {}",
                     std::chrono::duration_cast<std::chrono::seconds>(options.start_limit).count(),
-                    state.reason.message));
+                    waited_for));
   }
-  if (state.link == Impl::Link::down) {
-    Error error = state.reason;
-    lock.unlock();
-    return std::unexpected(std::move(error));
-  }
+  const Status outcome = *state.start_result();
   lock.unlock();
-  return std::unique_ptr<RemoteFfn>(new RemoteFfn(std::move(impl)));
+  if (!outcome) return std::unexpected(outcome.error());
+  return started;
 }
 
 const FfnTraits& RemoteFfn::traits() const {
@@ -141,32 +155,12 @@ int RemoteFfn::wait_fd() const {
 }
 
 Result<Ticket> RemoteFfn::submit(const FfnRequest& request) {
+  return submit(request, {});
+}
+
+Result<Ticket> RemoteFfn::submit(const FfnRequest& request, std::span<const uint32_t> row_index) {
   Impl& state = *impl_;
-  const SplitSettings& settings = state.options.settings;
-  const auto invalid = [](std::string message) {
-    return make_error(ErrorCode::invalid_argument, std::move(message));
-  };
-  if (!settings.is_moe_layer(request.layer))
-    return invalid(fmt::format("layer {} has no experts", request.layer));
-  if (request.rows > request.capacity || request.rows > kMaxRows) {
-    return invalid(
-        fmt::format("{} rows with capacity {}, at most {}", request.rows, request.capacity, kMaxRows));
-  }
-  if (request.rows > 0) {
-    if (request.in.dtype != settings.activation_dtype || request.in.row_stride < settings.hidden_size) {
-      return invalid(fmt::format("activation of {} rows of {}, the session agreed on {} rows of {}",
-                                 dtype_name(request.in.dtype), request.in.row_stride,
-                                 dtype_name(settings.activation_dtype), settings.hidden_size));
-    }
-    if (request.out.space == MemorySpace::device || !request.ready.is_set) {
-      return make_error(ErrorCode::unsupported,
-                        "a device buffer or event: this connector sends from host memory");
-    }
-    if (request.out.bytes < dtype_bytes(settings.reply_dtype, size_t{request.rows} * settings.hidden_size)) {
-      return invalid(fmt::format("{} bytes for a reply of {} rows", request.out.bytes, request.rows));
-    }
-    TANDEM_TRY(check_routing_values(request.routing, request.rows, settings));
-  }
+  TANDEM_TRY(check_request(request, state.options.settings));
   const std::lock_guard lock(state.mutex);
   if (state.link != Impl::Link::up) return std::unexpected(state.reason);
   // One completion a request: the list never outgrows its reservation.
@@ -179,7 +173,8 @@ Result<Ticket> RemoteFfn::submit(const FfnRequest& request) {
     state.signal();
     return state.completions.back().ticket;
   }
-  const InFlightRequest* entry = state.table.open(request, now());
+  InFlightRequest* entry = state.table.open(request, now());
+  entry->row_index = row_index;
   const Ticket ticket = entry->ticket;
   state.pump();
   return ticket;
@@ -232,6 +227,10 @@ FfnRankFacts RemoteFfn::peer() const {
 std::string RemoteFfn::transport() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->transport;
+}
+std::string RemoteFfn::waiting_for() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->reason.message;
 }
 std::shared_ptr<const ExpertMap> RemoteFfn::map() const {
   const std::lock_guard lock(impl_->mutex);

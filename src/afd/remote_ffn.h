@@ -1,4 +1,5 @@
-// RemoteFfn: the FfnPort whose experts live in an FFN process (connector p2p, one FFN rank). A request is cut
+// RemoteFfn: the FfnPort whose experts live in one FFN process: connector p2p with one FFN rank, and each of
+// the connections of connector m2n (see m2n_ffn.h). A request is cut
 // into tiles of at most 64 rows, written straight into the endpoint's slots under its credits; what finds no
 // credit waits here and leaves as replies come back, so a request may have any number of tiles.
 //
@@ -11,6 +12,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,7 +25,11 @@
 namespace tandem {
 
 struct RemoteFfnOptions {
-  std::vector<std::string> addresses;  // of FFN rank 0, 1, ...; this connector takes one
+  std::vector<std::string> addresses;  // of FFN rank 0, 1, ...; RemoteFfn takes one, M2nFfn any number
+  uint32_t ffn_rank = 0;               // that the peer must be
+  // The peer may hold any part of the experts: whoever owns the connection assembles the map. A rank that
+  // comes back must hold what it held before.
+  bool holds_part = false;
   uint32_t attention_rank = 0;
   SplitSettings settings;
   uint32_t slots_per_channel = 8;  // credits in each direction: two lanes of tiles with room to spare
@@ -53,11 +60,18 @@ class RemoteFfn final : public FfnPort {
   // waited for). What another try cannot mend (settings that differ, missing experts, a wrong address) fails
   // at once, by name.
   static Result<std::unique_ptr<RemoteFfn>> create(const RemoteFfnOptions& options);
+  // The same without blocking: `start` begins to connect, `start_result` says what came of it: nothing yet, a
+  // connection, or an error that another try cannot mend.
+  static Result<std::unique_ptr<RemoteFfn>> start(const RemoteFfnOptions& options);
+  std::optional<Status> start_result() const;
   // Nobody writes any request's `out` afterwards.
   ~RemoteFfn() override;
 
   const FfnTraits& traits() const override;
   Result<Ticket> submit(const FfnRequest& request) override;
+  // A request of the rows row_index[0], row_index[1], ... of request.in; everything else of the request is in
+  // that order. `row_index` [rows] stays valid until completion.
+  Result<Ticket> submit(const FfnRequest& request, std::span<const uint32_t> row_index);
   size_t poll(std::span<Completion> out) override;
   void cancel(Ticket ticket) override;
   int wait_fd() const override;
@@ -65,9 +79,11 @@ class RemoteFfn final : public FfnPort {
 
   // Any thread.
   RemoteFfnStats stats() const;
-  FfnRankFacts peer() const;      // as of the last handshake
-  std::string transport() const;  // "tcp", "shm", "inproc"
-  std::shared_ptr<const ExpertMap> map() const;
+  FfnRankFacts peer() const;                     // as of the last handshake
+  std::string transport() const;                 // "tcp", "shm", "inproc"
+  std::shared_ptr<const ExpertMap> map() const;  // null when the peer holds a part
+  // Why there is no connection, or why there was none last.
+  std::string waiting_for() const;
 
  private:
   struct Impl;

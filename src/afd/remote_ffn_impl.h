@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,7 +40,7 @@ struct RemoteFfn::Impl {
       : options(given),
         traits(given.settings.traits()),
         self(make_identity("attention", given.attention_rank)),
-        label(fmt::format("FFN rank 0 at {}", given.addresses.front())),
+        label(fmt::format("FFN rank {} at {}", given.ffn_rank, given.addresses.front())),
         poller(std::move(io_poller)),
         event_fd(completion_fd),
         table(given.max_in_flight) {
@@ -85,10 +86,13 @@ struct RemoteFfn::Impl {
   // nothing.
   void send_cancel(const InFlightRequest& entry);
   void fail_all(const Error& error);
+  std::optional<Status> start_result() const;
 
   // ---- the I/O thread: remote_ffn_io.cc ----
 
   Status connect_once();
+  // The map of the only rank, or null for a rank that holds a part; refuses what does not fit.
+  Result<std::shared_ptr<const ExpertMap>> map_of(const FfnRankFacts& rank) const;
   void lose(const Error& error);
   void run();
   void reconnect();

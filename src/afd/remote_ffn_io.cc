@@ -29,15 +29,12 @@ Status RemoteFfn::Impl::connect_once() {
       open_session(**connected, address, options.settings, self, now() + options.handshake_limit, stop);
   if (!opened) return make_error(opened.error().code, peer_text(opened.error().message));
   FfnRankFacts rank = std::move(*opened);
-  if (rank.rank != 0) {
+  if (rank.rank != options.ffn_rank) {
     return make_error(ErrorCode::invalid_argument,
                       peer_text(fmt::format(
                           "says that it is FFN rank {}: list FFN addresses in order of rank", rank.rank)));
   }
-  auto assembled = assemble_topology(options.settings, {&rank, 1}, epoch + 1);
-  if (!assembled) {  // the only rank does not have them: waiting would not help
-    return make_error(ErrorCode::invalid_argument, peer_text(assembled.error().message));
-  }
+  TANDEM_ASSIGN(std::shared_ptr<const ExpertMap> assembled, map_of(rank));
   if (!poller.add((*connected)->fd(), 0))
     return make_error(ErrorCode::resource_exhausted, "no file descriptors left");
   const std::lock_guard lock(mutex);
@@ -45,14 +42,31 @@ Status RemoteFfn::Impl::connect_once() {
   endpoint = owned.get();
   transport = owned->caps().transport;
   facts = std::move(rank);
-  expert_map = std::make_shared<const ExpertMap>(std::move(*assembled));
-  ++epoch;
+  expert_map = std::move(assembled);
+  epoch = options.holds_part ? 1 : epoch + 1;  // a part comes back as it was, and so does the map
   ++stats.connections;
   link = Link::up;
   changed.notify_all();
   log_info(
       fmt::format("{} ({}): connected over {}, session {:#x}", label, facts.name, transport, facts.session));
   return {};
+}
+
+Result<std::shared_ptr<const ExpertMap>> RemoteFfn::Impl::map_of(const FfnRankFacts& rank) const {
+  if (!options.holds_part) {
+    auto assembled = assemble_topology(options.settings, {&rank, 1}, epoch + 1);
+    if (!assembled) {  // the only rank does not have them: waiting would not help
+      return make_error(ErrorCode::invalid_argument, peer_text(assembled.error().message));
+    }
+    return std::make_shared<const ExpertMap>(std::move(*assembled));
+  }
+  // Somebody else's map has what this rank held when it came first.
+  if (stats.connections > 0 && rank.pieces != facts.pieces) {
+    return make_error(ErrorCode::invalid_argument,
+                      peer_text("came back with other experts than before; start it with the same share, or "
+                                "start attention again"));
+  }
+  return std::shared_ptr<const ExpertMap>();
 }
 
 void RemoteFfn::Impl::lose(const Error& error) {

@@ -11,6 +11,8 @@
 namespace tandem {
 namespace {
 
+constexpr uint32_t kMaxRequestRows = uint32_t{UINT16_MAX} * kMaxTileRows;  // tiles are numbered in 16 bits
+
 std::unexpected<Error> invalid(std::string message) {
   return make_error(ErrorCode::invalid_argument, std::move(message));
 }
@@ -86,6 +88,29 @@ Status check_routing_values(const RoutingRef& routing, uint32_t rows, const Spli
   return {};
 }
 
+Status check_request(const FfnRequest& request, const SplitSettings& settings) {
+  if (!settings.is_moe_layer(request.layer))
+    return invalid(fmt::format("layer {} has no experts", request.layer));
+  if (request.rows > request.capacity || request.rows > kMaxRequestRows) {
+    return invalid(
+        fmt::format("{} rows with capacity {}, at most {}", request.rows, request.capacity, kMaxRequestRows));
+  }
+  if (request.rows == 0) return {};
+  if (request.in.dtype != settings.activation_dtype || request.in.row_stride < settings.hidden_size) {
+    return invalid(fmt::format("activation of {} rows of {}, the session agreed on {} rows of {}",
+                               dtype_name(request.in.dtype), request.in.row_stride,
+                               dtype_name(settings.activation_dtype), settings.hidden_size));
+  }
+  if (request.out.space == MemorySpace::device || !request.ready.is_set) {
+    return make_error(ErrorCode::unsupported,
+                      "a device buffer or event: this connector sends from host memory");
+  }
+  if (request.out.bytes < dtype_bytes(settings.reply_dtype, size_t{request.rows} * settings.hidden_size)) {
+    return invalid(fmt::format("{} bytes for a reply of {} rows", request.out.bytes, request.rows));
+  }
+  return check_routing_values(request.routing, request.rows, settings);
+}
+
 RoutingRef slice_routing(const RoutingRef& routing, uint32_t begin, uint32_t rows) {
   if (const auto* tokens = std::get_if<TokenIds>(&routing)) return TokenIds{tokens->ids.subspan(begin, rows)};
   if (const auto* view = std::get_if<RoutingView>(&routing)) {
@@ -117,7 +142,8 @@ void write_request(const TileView& tile, const FrameLayout& layout, const SplitS
   const size_t stride = dtype_bytes(settings.activation_dtype, tile.in.row_stride);
   const auto* source = static_cast<const std::byte*>(tile.in.data);
   for (size_t row = 0; row < tile.header.rows; ++row) {
-    std::memcpy(rows.data() + row * row_bytes, source + row * stride, row_bytes);
+    const size_t from = tile.row_index.empty() ? row : tile.row_index[row];
+    std::memcpy(rows.data() + row * row_bytes, source + from * stride, row_bytes);
   }
   if (const auto* tokens = std::get_if<TokenIds>(&tile.routing)) {
     copy_into(layout.payload(frame, PayloadRole::token_ids), tokens->ids);

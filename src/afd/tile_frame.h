@@ -17,6 +17,9 @@ namespace tandem {
 // id out of range, a weight that is not finite, a row whose weights are all 0.
 Status check_routing_values(const RoutingRef& routing, uint32_t rows, const SplitSettings& settings);
 
+// A request as the FfnPort takes it, before it is sent: layer, rows, dtypes, sizes, routing.
+Status check_request(const FfnRequest& request, const SplitSettings& settings);
+
 // The part of a routing that belongs to rows [begin, begin + rows).
 RoutingRef slice_routing(const RoutingRef& routing, uint32_t begin, uint32_t rows);
 
@@ -26,6 +29,8 @@ struct TileView {
                        // row_class
   ActivationView in;   // [rows, hidden]
   RoutingRef routing;  // of these rows
+  std::span<const uint32_t> row_index =
+      {};  // [rows]: which rows of `in`, when sending; empty: the first ones
 };
 
 // Layout of a request (or canary) with `header.rows` rows.

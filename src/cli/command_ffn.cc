@@ -32,7 +32,7 @@ Status check_address(const Settings& settings) {
 
 Result<int> run_ffn(Settings& settings) {
   StopSignal stop;
-  set_log_name("ffn0");
+  set_log_name("ffn" + std::to_string(settings.afd.ffn_rank));
   TANDEM_TRY(check_address(settings));
   TANDEM_ASSIGN(const std::unique_ptr<FfnHost> host, FfnHost::create(settings, settings.afd.listen, 1));
   if (settings.json) {

@@ -70,13 +70,13 @@ void serve_until_stopped(const Settings& settings, StopSignal& stop, ApiServer& 
   server.stop(kDrainLimit);
 }
 
-// `ffn_address` empty: colocated.
-Result<int> serve(Settings& settings, const std::string& ffn_address) {
+// No `ffn_addresses`: colocated.
+Result<int> serve(Settings& settings, const std::vector<std::string>& ffn_addresses) {
   StopSignal stop;
   TANDEM_TRY(read_model_config(settings.model));  // what is no model is refused before a port is taken
   TANDEM_ASSIGN(const std::unique_ptr<ApiServer> server, start_server(settings));
   TANDEM_ASSIGN(ServedModel model, read_served_model(settings.model, served_name(settings)));
-  TANDEM_ASSIGN(const std::unique_ptr<EngineHost> host, EngineHost::create(settings, ffn_address, 1));
+  TANDEM_ASSIGN(const std::unique_ptr<EngineHost> host, EngineHost::create(settings, ffn_addresses, 1));
   tell_ranks(settings, {host->facts()});
   serve_until_stopped(settings, stop, *server, std::move(model), host->engine());
   return kExitSuccess;
@@ -128,7 +128,7 @@ Result<int> run_serve(Settings& settings) {
   if (settings.afd.role == "ffn")
     return make_error(ErrorCode::invalid_argument, "afd.role: ffn does not serve HTTP; use tandem ffn");
   if (settings.afd.role == "attention") return run_attention(settings);
-  return serve(settings, "");
+  return serve(settings, {});
 }
 
 Result<int> run_attention(Settings& settings) {
@@ -138,7 +138,7 @@ Result<int> run_attention(Settings& settings) {
         "afd.ffn: no address of an FFN rank; give one with --ffn, or use tandem serve for colocated");
   }
   set_log_name("attention0");
-  return serve(settings, settings.afd.ffn.front());
+  return serve(settings, settings.afd.ffn);
 }
 
 Result<int> run_up(Settings& settings) {

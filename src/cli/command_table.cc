@@ -16,19 +16,21 @@ std::vector<Command> make_commands() {
     return keys;
   };
   // What both roles must agree on; `up` and its like pass it to the ranks that they start.
-  const std::vector<std::string> split_only_addresses = {"afd.listen", "afd.ffn", "afd.role",
-                                                         "afd.num_ffn_ranks", "afd.num_attention_ranks"};
+  const std::vector<std::string> split_only_addresses = {
+      "afd.listen", "afd.ffn", "afd.role", "afd.ffn_rank", "afd.num_ffn_ranks", "afd.num_attention_ranks"};
 
   // What a command that answers one set of prompts and ends has no use for.
-  const std::vector<std::string> of_a_server = {
-      "afd.listen",   "afd.ffn",      "afd.role", "afd.num_ffn_ranks", "afd.num_attention_ranks",
-      "serving.host", "serving.port", "up.once",  "up.question"};
+  const std::vector<std::string> of_a_server = {"afd.listen",        "afd.ffn",
+                                                "afd.role",          "afd.ffn_rank",
+                                                "afd.num_ffn_ranks", "afd.num_attention_ranks",
+                                                "serving.host",      "serving.port",
+                                                "up.once",           "up.question"};
 
   std::vector<Command> table;
   table.push_back(
       {"up",
        "start attention and FFN ranks on this host and serve the OpenAI API",
-       "Starts an FFN process, loads attention here, prints the ranks and one answered question, then "
+       "Starts the FFN processes, loads attention here, prints the ranks and one answered question, then "
        "serves\n"
        "until Ctrl-C.  Example: tandem up --model models/arith --attention 1 --ffn 1 --transport shm",
        with({"afd.", "serving.", "up."}),
@@ -47,21 +49,25 @@ std::vector<Command> make_commands() {
   table.push_back({"attention",
                    "the attention role: serves the OpenAI API, with the experts on FFN ranks",
                    "Waits for its FFN ranks, whichever starts first.\n"
-                   "Example: tandem attention --model models/arith --ffn tcp://10.0.0.2:7000",
+                   "Example: tandem attention --model models/arith --ffn tcp://10.0.0.2:7000\n"
+                   "Several ranks: --connector m2n --compute-gate-on-attention --ffn "
+                   "tcp://10.0.0.2:7000,tcp://10.0.0.3:7000",
                    with({"afd.", "serving."}),
-                   {"afd.listen", "afd.role"},
+                   {"afd.listen", "afd.role", "afd.ffn_rank"},
                    "model",
                    {},
                    run_attention});
-  table.push_back({"ffn",
-                   "the FFN role: holds the experts and computes for attention ranks",
-                   "Prints `ready ADDRESS` when it listens and its weights are loaded.\n"
-                   "Example: tandem ffn --model models/arith --listen tcp://127.0.0.1:7000",
-                   with({"afd."}),
-                   {"afd.ffn", "afd.role", "afd.connect_timeout_s"},
-                   "model",
-                   {},
-                   run_ffn});
+  table.push_back(
+      {"ffn",
+       "the FFN role: holds the experts and computes for attention ranks",
+       "Prints `ready ADDRESS` when it listens and its weights are loaded.\n"
+       "Example: tandem ffn --model models/arith --listen tcp://127.0.0.1:7000\n"
+       "One of several: --connector m2n --compute-gate-on-attention --num-ffn-ranks 2 --ffn-rank 1",
+       with({"afd."}),
+       {"afd.ffn", "afd.role", "afd.connect_timeout_s"},
+       "model",
+       {},
+       run_ffn});
   table.push_back({"generate", "continue one prompt, or a file of prompts, and end",
                    "With --json: the tokens and a hash of the logits' bits, equal for equal runs.\n"
                    "Example: tandem generate --model models/arith --chat --prompt 'Tom has 3 apples ...'",

@@ -8,6 +8,7 @@
 #include "cli/child_process.h"
 #include "cli/compute.h"
 #include "cli/ffn_host.h"
+#include "cli/model_folder.h"
 
 namespace tandem {
 namespace {
@@ -37,12 +38,16 @@ const char* bool_text(bool value) {
 }
 
 // Every setting that both roles must share, as the child's flags: nobody repeats them by hand.
-std::vector<std::string> ffn_arguments(const Settings& settings, const std::string& address, int threads) {
+std::vector<std::string> ffn_arguments(const Settings& settings, const std::string& address, int64_t rank,
+                                       int threads) {
   return {"ffn",
           "--model=" + settings.model,
           "--listen=" + address,
           "--compute-dtype=" + settings.engine.compute_dtype,
           "--deterministic=" + std::string(bool_text(settings.engine.deterministic)),
+          "--connector=" + settings.afd.connector,
+          "--num-ffn-ranks=" + std::to_string(settings.up.ffn),
+          "--ffn-rank=" + std::to_string(rank),
           "--log-level=" + settings.engine.log_level,
           "--threads=" + std::to_string(threads),
           "--compute-gate-on-attention=" + std::string(bool_text(settings.afd.compute_gate_on_attention)),
@@ -56,33 +61,48 @@ std::vector<std::string> ffn_arguments(const Settings& settings, const std::stri
 
 struct Deployment::Impl {
   SocketFolder sockets;
-  ChildProcess ffn_process;
-  std::unique_ptr<FfnHost> ffn_host;
+  std::vector<ChildProcess> ffn_processes;
+  std::vector<std::unique_ptr<FfnHost>> ffn_hosts;
   std::unique_ptr<EngineHost> engine;  // last: attention leaves before its experts do
   std::vector<RankFacts> ranks;
 
-  Result<std::string> listen_address(const std::string& transport) {
+  Result<std::string> listen_address(const std::string& transport, int64_t rank) {
     if (transport == "tcp") return std::string("tcp://127.0.0.1:0");
-    if (transport == "inproc") return "inproc://tandem-" + std::to_string(::getpid());
+    if (transport == "inproc")
+      return "inproc://tandem-" + std::to_string(::getpid()) + "-" + std::to_string(rank);
     TANDEM_ASSIGN(const std::string folder, sockets.path());
-    return "shm://" + folder + "/ffn0.sock";
+    return "shm://" + folder + "/ffn" + std::to_string(rank) + ".sock";
   }
 
-  // Returns the address that attention connects to.
-  Result<std::string> start_ffn(const Settings& settings, int roles) {
-    TANDEM_ASSIGN(const std::string address, listen_address(settings.up.transport));
-    if (settings.up.transport == "inproc") {
-      TANDEM_ASSIGN(ffn_host, FfnHost::create(settings, address, roles));
-      ranks.push_back(ffn_host->facts());
-    } else {
-      TANDEM_ASSIGN(ffn_process,
-                    ChildProcess::start(ffn_arguments(settings, address, threads_for(settings, roles))));
-      auto line = ffn_process.read_line(std::chrono::seconds(settings.afd.connect_timeout_s));
-      if (!line) return make_error(line.error().code, "FFN rank 0 did not start: " + line.error().message);
+  // All at once, so that they read their weights side by side; then `ranks` says where they listen.
+  Status start_ffn(const Settings& settings, int roles) {
+    if (settings.up.ffn == 0) return {};
+    TANDEM_ASSIGN(const ModelConfig config, read_model_config(settings.model));
+    TANDEM_TRY(held_experts(config, 0, settings.up.ffn));  // before any process is started
+    for (int64_t rank = 0; rank < settings.up.ffn; ++rank) {
+      TANDEM_ASSIGN(const std::string address, listen_address(settings.up.transport, rank));
+      if (settings.up.transport == "inproc") {
+        Settings mine = settings;
+        mine.afd.num_ffn_ranks = settings.up.ffn;
+        mine.afd.ffn_rank = rank;
+        TANDEM_ASSIGN(std::unique_ptr<FfnHost> host, FfnHost::create(mine, address, roles));
+        ranks.push_back(host->facts());
+        ffn_hosts.push_back(std::move(host));
+      } else {
+        TANDEM_ASSIGN(ChildProcess child, ChildProcess::start(ffn_arguments(settings, address, rank,
+                                                                            threads_for(settings, roles))));
+        ffn_processes.push_back(std::move(child));
+      }
+    }
+    for (size_t rank = 0; rank < ffn_processes.size(); ++rank) {
+      auto line = ffn_processes[rank].read_line(std::chrono::seconds(settings.afd.connect_timeout_s));
+      if (!line)
+        return make_error(line.error().code,
+                          "FFN rank " + std::to_string(rank) + " did not start: " + line.error().message);
       TANDEM_ASSIGN(const RankFacts facts, parse_rank_json(*line));
       ranks.push_back(facts);
     }
-    return ranks.back().address;
+    return {};
   }
 };
 
@@ -97,13 +117,11 @@ std::vector<RankFacts> Deployment::ranks() const {
 
 Result<std::unique_ptr<Deployment>> Deployment::start(const Settings& settings) {
   auto impl = std::make_unique<Impl>();
-  const bool split = settings.up.ffn > 0;
-  const int roles = split ? 2 : 1;
-  std::string ffn_address;
-  if (split) {
-    TANDEM_ASSIGN(ffn_address, impl->start_ffn(settings, roles));
-  }
-  TANDEM_ASSIGN(impl->engine, EngineHost::create(settings, ffn_address, roles));
+  const int roles = 1 + static_cast<int>(settings.up.ffn);
+  TANDEM_TRY(impl->start_ffn(settings, roles));
+  std::vector<std::string> addresses;
+  for (const RankFacts& rank : impl->ranks) addresses.push_back(rank.address);
+  TANDEM_ASSIGN(impl->engine, EngineHost::create(settings, addresses, roles));
   impl->ranks.insert(impl->ranks.begin(), impl->engine->facts());
   return std::unique_ptr<Deployment>(new Deployment(std::move(impl)));
 }

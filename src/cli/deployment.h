@@ -1,5 +1,5 @@
 // Deployment: an xAyF on this host, as `up`, `generate` and `eval` start it: the attention role in this
-// process and its FFN rank in a child process (shm, tcp) or in threads (inproc); or colocated. Ends what it
+// process and its FFN ranks in child processes (shm, tcp) or in threads (inproc); or colocated. Ends what it
 // started.
 #pragma once
 

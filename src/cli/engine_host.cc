@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "afd/remote_ffn.h"
+#include "afd/connector.h"
 #include "attention/attention_worker.h"
 #include "base/log.h"
 #include "base/memory_budget.h"
@@ -14,6 +14,7 @@
 #include "model/model.h"
 #include "moe/local_ffn.h"
 #include "serving/model_files.h"
+#include "transport/address.h"
 
 namespace tandem {
 namespace {
@@ -74,8 +75,9 @@ struct EngineHost::Impl {
     return {};
   }
 
-  Status make_port(const Settings& settings, const Placement& placement, const std::string& ffn_address) {
-    if (ffn_address.empty()) {
+  Status make_port(const Settings& settings, const Placement& placement,
+                   const std::vector<std::string>& ffn_addresses) {
+    if (ffn_addresses.empty()) {
       TANDEM_ASSIGN(experts,
                     make_moe_block(config, weights, placement, /*on_attention=*/false, compute->runner()));
       port = std::make_unique<LocalFfn>(*experts);
@@ -83,16 +85,19 @@ struct EngineHost::Impl {
       facts.transport = "local";
       return {};
     }
-    RemoteFfnOptions options;
-    options.addresses = {ffn_address};
-    TANDEM_ASSIGN(options.settings, split_settings(settings.model, config, placement, compute->table()));
-    options.start_limit = std::chrono::seconds(settings.afd.connect_timeout_s);
-    options.give_up = &StopSignal::requested();
-    TANDEM_ASSIGN(std::unique_ptr<RemoteFfn> remote, RemoteFfn::create(options));
+    ConnectorOptions options;
+    options.name = settings.afd.connector;
+    options.remote.addresses = ffn_addresses;
+    TANDEM_ASSIGN(options.remote.settings,
+                  split_settings(settings.model, config, placement, compute->table()));
+    options.remote.start_limit = std::chrono::seconds(settings.afd.connect_timeout_s);
+    options.remote.give_up = &StopSignal::requested();
+    TANDEM_ASSIGN(port, make_connector(options));
+    TANDEM_ASSIGN(const Address first, parse_address(ffn_addresses.front()));
     facts.role = "attention";
-    facts.transport = remote->transport();
-    facts.address = ffn_address;
-    port = std::move(remote);
+    facts.transport = first.scheme;
+    for (const std::string& address : ffn_addresses)
+      facts.address += (facts.address.empty() ? "" : ",") + address;
     return {};
   }
 
@@ -139,10 +144,11 @@ const RankFacts& EngineHost::facts() const {
 }
 
 Result<std::unique_ptr<EngineHost>> EngineHost::create(const Settings& settings,
-                                                       const std::string& ffn_address, int roles) {
+                                                       const std::vector<std::string>& ffn_addresses,
+                                                       int roles) {
   auto impl = std::make_unique<Impl>();
   const Placement placement = Placement::from(settings);
-  const bool colocated = ffn_address.empty();
+  const bool colocated = ffn_addresses.empty();
   TANDEM_ASSIGN(impl->config, read_model_config(settings.model));
   TANDEM_ASSIGN(const GenerationDefaults defaults, read_generation_defaults(settings.model));
   TANDEM_ASSIGN(impl->compute, Compute::create(threads_for(settings, roles)));
@@ -154,7 +160,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::create(const Settings& settings,
     TANDEM_ASSIGN(impl->local, make_moe_block(impl->config, impl->weights, placement, /*on_attention=*/true,
                                               impl->compute->runner()));
   }
-  TANDEM_TRY(impl->make_port(settings, placement, ffn_address));
+  TANDEM_TRY(impl->make_port(settings, placement, ffn_addresses));
   TANDEM_TRY(impl->start_worker(settings, defaults.eos_token_ids));
   return std::unique_ptr<EngineHost>(new EngineHost(std::move(impl)));
 }

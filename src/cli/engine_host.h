@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "attention/engine.h"
 #include "cli/settings.h"
@@ -26,9 +27,9 @@ struct RankFacts {
 
 class EngineHost {
  public:
-  // `ffn_address`: of FFN rank 0; empty: colocated. `roles`: how many roles share this host's CPUs.
-  static Result<std::unique_ptr<EngineHost>> create(const Settings& settings, const std::string& ffn_address,
-                                                    int roles);
+  // `ffn_addresses`: of FFN rank 0, 1, ...; none: colocated. `roles`: how many roles share this host's CPUs.
+  static Result<std::unique_ptr<EngineHost>> create(const Settings& settings,
+                                                    const std::vector<std::string>& ffn_addresses, int roles);
   ~EngineHost();
 
   Engine& engine();

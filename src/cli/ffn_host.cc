@@ -12,6 +12,16 @@
 
 namespace tandem {
 
+Result<ExpertRange> held_experts(const ModelConfig& config, int64_t rank, int64_t ranks) {
+  const uint32_t experts = config.router.num_experts;
+  if (ranks > experts) {
+    return make_error(ErrorCode::invalid_argument,
+                      "afd.num_ffn_ranks: " + std::to_string(ranks) + " FFN ranks, and the model has " +
+                          std::to_string(experts) + " experts a layer: a rank needs at least one");
+  }
+  return expert_share(experts, static_cast<uint32_t>(rank), static_cast<uint32_t>(ranks));
+}
+
 struct FfnHost::Impl {
   ModelConfig config;
   std::unique_ptr<Compute> compute;
@@ -53,9 +63,11 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
   TANDEM_ASSIGN(impl->config, read_model_config(settings.model));
   TANDEM_ASSIGN(impl->compute, Compute::create(threads_for(settings, roles)));
 
+  const auto rank = static_cast<uint16_t>(settings.afd.ffn_rank);
   LoadOptions load;
   load.compute_dtype = placement.compute_dtype;
   load.held.attention = false;
+  TANDEM_ASSIGN(load.held.expert_range, held_experts(impl->config, rank, settings.afd.num_ffn_ranks));
   load.held.router = !placement.gate_on_attention;
   load.held.shared_experts = !placement.shared_experts_on_attention;
   TANDEM_ASSIGN(impl->weights, load_model_weights(settings.model, impl->config, impl->compute->table(),
@@ -65,13 +77,15 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
 
   FfnWorkerOptions options;
   options.listen_address = address;
+  options.rank = rank;
   TANDEM_ASSIGN(options.settings,
                 split_settings(settings.model, impl->config, placement, impl->compute->table()));
   options.pieces =
-      held_pieces(moe_layers(impl->config, impl->weights), impl->config.moe_intermediate_size, {0, 0});
+      held_pieces(moe_layers(impl->config, impl->weights), impl->config.moe_intermediate_size, {rank, 0});
   TANDEM_ASSIGN(impl->worker, FfnWorker::create(options, *impl->block));
 
   impl->facts.role = "ffn";
+  impl->facts.rank = rank;
   impl->facts.pid = ::getpid();
   impl->facts.address = impl->worker->address();
   impl->facts.transport = impl->facts.address.substr(0, impl->facts.address.find(':'));

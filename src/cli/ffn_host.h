@@ -7,12 +7,18 @@
 
 #include "cli/engine_host.h"
 #include "cli/settings.h"
+#include "model/model_config.h"
+#include "moe/expert_map.h"
 
 namespace tandem {
 
+// The experts that FFN rank `rank` of `ranks` holds. invalid_argument: more ranks than experts.
+Result<ExpertRange> held_experts(const ModelConfig& config, int64_t rank, int64_t ranks);
+
 class FfnHost {
  public:
-  // Listens on `address`. `roles`: how many roles share this host's CPUs.
+  // Listens on `address`; settings.afd.ffn_rank of num_ffn_ranks decides which experts it reads. `roles`: how
+  // many roles share this host's CPUs.
   static Result<std::unique_ptr<FfnHost>> create(const Settings& settings, const std::string& address,
                                                  int roles);
   ~FfnHost();

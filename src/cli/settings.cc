@@ -1,5 +1,6 @@
 #include "cli/settings.h"
 
+#include <algorithm>
 #include <map>
 
 namespace tandem {
@@ -8,12 +9,13 @@ namespace {
 // Values that are understood and not supported yet.
 const std::vector<SupportRule>& rules() {
   static const std::vector<SupportRule> table = {
-      {"afd.connector", "m2n", "p2p; direct dispatch to several owners comes with several FFN ranks"},
-      {"afd.connector", "auto", "p2p"},
-      {"afd.exchange", "allgather", "auto; with one FFN rank there is nothing to exchange"},
-      {"afd.exchange", "alltoall", "auto; with one FFN rank there is nothing to exchange"},
-      {"afd.placement", "slice", "expert; slices come with several FFN ranks"},
-      {"afd.placement", "hybrid", "expert; slices come with several FFN ranks"},
+      {"afd.connector", "auto", "p2p with one FFN rank, m2n with the gate on attention"},
+      {"afd.exchange", "allgather",
+       "auto; FFN ranks do not exchange: p2p takes one, and m2n needs no exchange"},
+      {"afd.exchange", "alltoall",
+       "auto; FFN ranks do not exchange: p2p takes one, and m2n needs no exchange"},
+      {"afd.placement", "slice", "expert; each FFN rank holds whole experts"},
+      {"afd.placement", "hybrid", "expert; each FFN rank holds whole experts"},
       {"afd.activation_dtype", "fp8", "auto, bf16 or f32; quantised activations come later"},
       {"afd.activation_dtype", "mxfp8", "auto, bf16 or f32; quantised activations come later"},
       {"afd.activation_dtype", "int8", "auto, bf16 or f32; quantised activations come later"},
@@ -42,12 +44,17 @@ OptionSet Settings::declare() {
 
   set.choice("afd.role", afd.role, {"none", "attention", "ffn"},
              "This process's role; none: both halves in one process.");
-  set.choice("afd.connector", afd.connector, {"local", "p2p", "m2n", "auto"},
-             "How attention reaches the experts.");
-  set.list("afd.ffn", afd.ffn, "Addresses of the FFN ranks: tcp://host:port, shm://path, inproc://name.");
+  set.choice(
+      "afd.connector", afd.connector, {"local", "p2p", "m2n", "auto"},
+      "How attention reaches the experts: p2p, one FFN rank; m2n, any number, with the gate on attention.");
+  set.list("afd.ffn", afd.ffn,
+           "Addresses of the FFN ranks, in order of rank: tcp://host:port, shm://path, inproc://name.");
   set.text("afd.listen", afd.listen, "Address on which an FFN rank listens; port 0: chosen by the system.");
   set.integer("afd.num_attention_ranks", afd.num_attention_ranks, 1, 1024, "Attention ranks.");
-  set.integer("afd.num_ffn_ranks", afd.num_ffn_ranks, 1, 1024, "FFN ranks.");
+  set.integer("afd.num_ffn_ranks", afd.num_ffn_ranks, 1, 1024,
+              "FFN ranks, each with its share of the experts; on attention the addresses count.");
+  set.integer("afd.ffn_rank", afd.ffn_rank, 0, 1023,
+              "Which of the FFN ranks this process is: decides its share of the experts.");
   set.boolean("afd.compute_gate_on_attention", afd.compute_gate_on_attention,
               "Attention routes; the routing travels beside the activation.");
   set.choice("afd.compute_shared_experts_on_attention", afd.compute_shared_experts_on_attention,
@@ -117,6 +124,10 @@ bool Settings::shared_experts_on_attention() const {
   return choice == "auto" ? afd.compute_gate_on_attention : choice == "true";
 }
 
+int64_t Settings::ffn_ranks() const {
+  return std::max({up.ffn, afd.num_ffn_ranks, static_cast<int64_t>(afd.ffn.size())});
+}
+
 std::vector<SupportRule> support_rules() {
   return rules();
 }
@@ -136,13 +147,35 @@ Result<void> validate(const Settings& settings) {
   }
   if (afd.num_attention_ranks != 1)
     return refuse("afd.num_attention_ranks", std::to_string(afd.num_attention_ranks), "1");
-  if (afd.num_ffn_ranks != 1) return refuse("afd.num_ffn_ranks", std::to_string(afd.num_ffn_ranks), "1");
-  if (afd.ffn.size() > 1)
-    return refuse("afd.ffn", std::to_string(afd.ffn.size()) + " addresses", "one address");
+  if (afd.ffn_rank >= afd.num_ffn_ranks) {
+    return refuse("afd.ffn_rank",
+                  std::to_string(afd.ffn_rank) + " of afd.num_ffn_ranks " + std::to_string(afd.num_ffn_ranks),
+                  "0.." + std::to_string(afd.num_ffn_ranks - 1));
+  }
+  if (!afd.ffn.empty() && afd.num_ffn_ranks > 1 &&
+      afd.num_ffn_ranks != static_cast<int64_t>(afd.ffn.size())) {
+    return refuse("afd.num_ffn_ranks",
+                  std::to_string(afd.num_ffn_ranks) + " with " + std::to_string(afd.ffn.size()) +
+                      " addresses in afd.ffn",
+                  "one address for each rank");
+  }
+  if (afd.connector == "m2n") {
+    if (!afd.compute_gate_on_attention) {
+      return refuse("afd.connector", "m2n with the gate on FFN",
+                    "it with afd.compute_gate_on_attention: true");
+    }
+    if (!settings.shared_experts_on_attention()) {
+      return refuse("afd.compute_shared_experts_on_attention", "false with afd.connector m2n",
+                    "auto: shared experts run where the gate is");
+    }
+  } else if (settings.ffn_ranks() > 1) {
+    return refuse("afd.connector",
+                  afd.connector + " with " + std::to_string(settings.ffn_ranks()) + " FFN ranks",
+                  "m2n, with afd.compute_gate_on_attention: true");
+  }
   if (afd.micro_batches != "auto" && afd.micro_batches != "1")
     return refuse("afd.micro_batches", afd.micro_batches, "1 or auto");
   if (settings.up.attention != 1) return refuse("up.attention", std::to_string(settings.up.attention), "1");
-  if (settings.up.ffn > 1) return refuse("up.ffn", std::to_string(settings.up.ffn), "1, or 0 for colocated");
   if (afd.send_token_ids && afd.compute_gate_on_attention) {
     return refuse("afd.send_token_ids", "true with afd.compute_gate_on_attention",
                   "one of the two: a routing replaces token ids");

@@ -23,6 +23,7 @@ struct AfdSettings {
   std::vector<std::string> ffn;  // addresses of the FFN ranks
   std::string listen = "tcp://127.0.0.1:7000";
   int64_t num_attention_ranks = 1, num_ffn_ranks = 1;
+  int64_t ffn_rank = 0;  // of this process, when it is one of num_ffn_ranks
   bool compute_gate_on_attention = false;
   std::string compute_shared_experts_on_attention = "auto";
   bool send_token_ids = false;
@@ -85,6 +86,9 @@ struct Settings {
 
   // Shared experts follow the gate unless said otherwise.
   bool shared_experts_on_attention() const;
+
+  // FFN ranks that the settings speak of: to start, to connect to, or to be one of. 0: colocated.
+  int64_t ffn_ranks() const;
 };
 
 // Refuses what is not supported and what does not go together: one line with the key, the value and what

@@ -80,6 +80,43 @@ TEST(Settings, CombinationsAreRefusedByName) {
   EXPECT_NE(validate(settings).error().message.find("afd.activation_dtype: bf16"), std::string::npos);
 }
 
+TEST(Settings, SeveralFfnRanksNeedM2nAndTheGateOnAttention) {
+  const auto message = [](auto change) {
+    Settings settings;
+    change(settings);
+    const auto result = validate(settings);
+    return result ? std::string("accepted") : result.error().message;
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  EXPECT_TRUE(has(message([](Settings& s) { s.up.ffn = 2; }),
+                  "afd.connector: p2p with 2 FFN ranks is not supported; use m2n"));
+  EXPECT_TRUE(has(message([](Settings& s) { s.afd.ffn = {"a:1", "b:1", "c:1"}; }), "p2p with 3 FFN ranks"));
+  EXPECT_TRUE(has(message([](Settings& s) { s.afd.num_ffn_ranks = 2; }), "p2p with 2 FFN ranks"));
+  EXPECT_TRUE(
+      has(message([](Settings& s) { s.afd.connector = "m2n"; }), "afd.connector: m2n with the gate on FFN"));
+  const auto m2n = [&](auto change) {
+    return message([&](Settings& s) {
+      s.afd.connector = "m2n";
+      s.afd.compute_gate_on_attention = true;
+      change(s);
+    });
+  };
+  EXPECT_EQ(m2n([](Settings&) {}), "accepted");
+  EXPECT_EQ(m2n([](Settings& s) { s.up.ffn = 3; }), "accepted");
+  EXPECT_EQ(m2n([](Settings& s) { s.afd.ffn = {"a:1", "b:1"}; }), "accepted");
+  EXPECT_EQ(m2n([](Settings& s) { s.afd.num_ffn_ranks = 3, s.afd.ffn_rank = 2; }), "accepted");
+  EXPECT_TRUE(has(m2n([](Settings& s) { s.afd.num_ffn_ranks = 3, s.afd.ffn_rank = 3; }),
+                  "afd.ffn_rank: 3 of afd.num_ffn_ranks 3"));
+  EXPECT_TRUE(has(m2n([](Settings& s) {
+                    s.afd.num_ffn_ranks = 3, s.afd.ffn = {"a:1", "b:1"};
+                  }),
+                  "afd.num_ffn_ranks: 3 with 2 addresses"));
+  EXPECT_TRUE(has(m2n([](Settings& s) { s.afd.compute_shared_experts_on_attention = "false"; }),
+                  "afd.compute_shared_experts_on_attention: false with afd.connector m2n"));
+}
+
 TEST(Settings, SharedExpertsFollowTheGateUnlessSaidOtherwise) {
   Settings settings;
   EXPECT_FALSE(settings.shared_experts_on_attention());

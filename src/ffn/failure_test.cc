@@ -92,7 +92,10 @@ class Child {
     address_ = text;
   }
   ~Child() { end(SIGKILL); }
-  void signal(int number) const { kill(pid_, number); }
+  void signal(int number) const {
+    kill(pid_, number);
+    if (number == SIGSTOP) waitpid(pid_, nullptr, WUNTRACED);  // until then it may still answer
+  }
   void end(int number) {
     if (pid_ <= 0) return;
     kill(pid_, number);

@@ -10,6 +10,7 @@
 
 #include "afd/handshake.h"
 #include "base/log.h"
+#include "ffn/held_experts.h"
 #include "ffn/session.h"
 #include "ffn/tile_queue.h"
 #include "transport/poller.h"
@@ -60,7 +61,8 @@ struct FfnWorker::Impl {
         block(counted),
         listener(std::move(socket)),
         poller(std::move(io_poller)),
-        queue(given.policy) {}
+        queue(given.policy),
+        held(options.settings, options.pieces) {}
 
   // ---- compute thread ----
 
@@ -323,6 +325,11 @@ struct FfnWorker::Impl {
     const Instant arrived = now();
     const auto tile = read_request(frame, options.settings);
     if (!tile) return reject(session, frame.header, tile.error(), incoming);
+    if (const auto* routing = std::get_if<RoutingView>(&tile->routing)) {
+      if (const Status here = held.check(frame.header.layer, *routing); !here) {
+        return reject(session, frame.header, here.error(), incoming);
+      }
+    }
     if (frame.header.rows == 0) {
       {
         const std::lock_guard lock(stats_mutex);
@@ -393,6 +400,7 @@ struct FfnWorker::Impl {
   std::unique_ptr<Listener> listener;
   Poller poller;
   TileQueue queue;
+  const HeldExperts held;
   TileBatch batch;
 
   mutable std::mutex sessions_mutex;  // the I/O thread changes the list under it, others read
@@ -416,7 +424,8 @@ FfnWorker::~FfnWorker() {
 
 Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& options, MoeBlock& block) {
   TANDEM_TRY(check_block(options.settings, block));
-  return create(options, [&block](const MoeRequest& request) { return block.run(request); }, &block);
+  return create(
+      options, [&block](const MoeRequest& request) { return block.run(request); }, &block);
 }
 
 Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& options, MoeRun run) {

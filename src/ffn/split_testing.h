@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -32,10 +34,10 @@ struct Placement {
   SumMode sum_mode = SumMode::plain;
 };
 
-// Weights do not depend on the placement: the seed is fixed.
+// Weights do not depend on the placement: the seed is fixed. Experts outside `held` are not there.
 class SplitModel {
  public:
-  explicit SplitModel(const Placement& placement)
+  explicit SplitModel(const Placement& placement, ExpertRange held = {})
       : pool_(1), runner_(*KernelRunner::create(**choose_kernel_table(), pool_)), placement_(placement) {
     router_.num_experts = kExperts;
     router_.top_k = kTopK;
@@ -48,6 +50,9 @@ class SplitModel {
       for (uint32_t expert = 0; expert < kExperts; ++expert) {
         layer.experts.push_back(mlp(kIntermediate));
         layer.router_bias.push_back(0.1f * static_cast<float>(expert % 3));
+      }
+      for (uint32_t expert = 0; expert < kExperts; ++expert) {
+        if (!held.contains(expert)) layer.experts[expert] = {};
       }
       layer.shared = mlp(kShared);
     }
@@ -82,11 +87,12 @@ class SplitModel {
     settings.numerics_id = runner_.table().numerics_id;
     return settings;
   }
-  FfnWorkerOptions worker_options(const std::string& address) const {
+  FfnWorkerOptions worker_options(const std::string& address, uint16_t rank = 0) const {
     FfnWorkerOptions options;
     options.listen_address = address;
+    options.rank = rank;
     options.settings = settings();
-    options.pieces = held_pieces(layers(), kIntermediate, OwnerId{0, 0});
+    options.pieces = held_pieces(layers(), kIntermediate, OwnerId{rank, 0});
     return options;
   }
   RemoteFfnOptions remote_options(const std::string& address) const {
@@ -127,7 +133,9 @@ class SplitModel {
 // Input, routing and output of one request; `expected` is what the block says without any wire.
 class Work {
  public:
-  Work(SplitModel& reference, LayerIndex layer, uint32_t rows, uint32_t seed)
+  // `expert_of(row, slot)` >= 0 replaces the routed expert; only with the gate on attention.
+  Work(SplitModel& reference, LayerIndex layer, uint32_t rows, uint32_t seed,
+       const std::function<int32_t(uint32_t, uint32_t)>& expert_of = {})
       : settings_(reference.settings()) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal(0, 1);
@@ -145,6 +153,9 @@ class Work {
                                                                : rows_bf16_.data();
     if (settings_.gate_on_attention) {
       EXPECT_TRUE(reference.block().route_rows(layer, rows, request.in, ids_, weights_).has_value());
+      for (size_t i = 0; expert_of && i < ids_.size(); ++i) {
+        ids_[i] = expert_of(static_cast<uint32_t>(i / kTopK), static_cast<uint32_t>(i % kTopK));
+      }
       request.routing = RoutingView{ids_, weights_, kTopK};
     } else if (settings_.token_ids) {
       request.routing = TokenIds{tokens_};
@@ -159,6 +170,15 @@ class Work {
   }
   Work(Work&&) = delete;  // the request points into this object
 
+  // The largest difference from what the block says, for replies of float32.
+  float largest_error() const {
+    const auto* got = reinterpret_cast<const float*>(output_.data());
+    const auto* want = reinterpret_cast<const float*>(expected_.data());
+    float largest = 0;
+    for (size_t i = 0; i < output_.size() / sizeof(float); ++i)
+      largest = std::max(largest, std::abs(got[i] - want[i]));
+    return largest;
+  }
   bool output_is_exact() const { return output_ == expected_; }
   bool output_is_untouched() const {
     return std::ranges::all_of(output_, [](std::byte byte) { return byte == std::byte{0xee}; });

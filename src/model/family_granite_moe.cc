@@ -44,6 +44,7 @@ void plan_granite_moe(const ModelConfig& config, LoadPlan& plan, ModelWeights& w
         plan.claim(moe + "output_linear.weight", {experts, hidden, intermediate}, WeightRole::experts);
     layer.moe.experts.resize(experts);
     for (uint32_t e = 0; e < experts; ++e) {
+      plan.at_expert(e);
       MlpWeights& expert = layer.moe.experts[e];
       const uint64_t gate_up_rows = uint64_t{2} * intermediate;
       plan.pack(expert.gate_up, WeightRole::experts, PackArrangement::gate_up,
@@ -51,6 +52,7 @@ void plan_granite_moe(const ModelConfig& config, LoadPlan& plan, ModelWeights& w
       plan.pack(expert.down, WeightRole::experts, PackArrangement::plain,
                 {{output, uint64_t{e} * hidden, hidden}}, intermediate);
     }
+    plan.at_expert(kNoExpert);
   }
 }
 

@@ -31,11 +31,13 @@ void plan_mixtral(const ModelConfig& config, LoadPlan& plan, ModelWeights& weigh
                 config.hidden_size);
     layer.moe.experts.resize(config.router.num_experts);
     for (uint32_t e = 0; e < config.router.num_experts; ++e) {
+      plan.at_expert(e);
       const std::string expert = moe + "experts." + std::to_string(e) + ".";
       plan.mlp(layer.moe.experts[e], WeightRole::experts,
                {.gate = expert + "w1.weight", .up = expert + "w3.weight", .down = expert + "w2.weight"},
                config.moe_intermediate_size, config.hidden_size);
     }
+    plan.at_expert(kNoExpert);
   }
 }
 

@@ -27,6 +27,21 @@ bool is_held(WeightRole role, const HeldParts& held) {
   }
 }
 
+namespace {
+
+bool is_held(WeightRole role, uint32_t expert, const HeldParts& held) {
+  return is_held(role, held) && (expert == kNoExpert || held.expert_range.contains(expert));
+}
+
+}  // namespace
+
+bool is_held(const TensorClaim& claim, const HeldParts& held) {
+  return is_held(claim.role, claim.expert, held);
+}
+bool is_held(const PackItem& item, const HeldParts& held) {
+  return is_held(item.role, item.expert, held);
+}
+
 uint64_t TensorClaim::elements() const {
   uint64_t count = 1;
   for (const uint64_t dim : shape) count *= dim;
@@ -37,7 +52,7 @@ size_t LoadPlan::claim(std::string tensor, std::vector<uint64_t> shape, WeightRo
                        bool block_quantized) {
   [[maybe_unused]] const bool inserted = by_name_.emplace(tensor, claims_.size()).second;
   assert(inserted);
-  claims_.push_back({std::move(tensor), std::move(shape), role, block_quantized});
+  claims_.push_back({std::move(tensor), std::move(shape), role, block_quantized, expert_});
   return claims_.size() - 1;
 }
 
@@ -50,8 +65,8 @@ void LoadPlan::pack(PackedWeight& out, WeightRole role, PackArrangement arrangem
                     std::vector<SourceRows> sources, uint32_t cols) {
   uint64_t rows = 0;
   for (const SourceRows& source : sources) rows += source.count;
-  packs_.push_back(
-      {&out, arrangement, static_cast<uint32_t>(rows), cols, role, layer_, false, std::move(sources)});
+  packs_.push_back({&out, arrangement, static_cast<uint32_t>(rows), cols, role, layer_, false,
+                    std::move(sources), expert_});
 }
 
 void LoadPlan::pack_transposed(PackedWeight& out, WeightRole role, SourceRows source, uint32_t source_cols) {
@@ -62,7 +77,8 @@ void LoadPlan::pack_transposed(PackedWeight& out, WeightRole role, SourceRows so
                     role,
                     layer_,
                     true,
-                    {source}});
+                    {source},
+                    expert_});
 }
 
 void LoadPlan::matrix(PackedWeight& out, WeightRole role, std::string tensor, uint32_t rows, uint32_t cols) {
@@ -139,9 +155,11 @@ void plan_numbered_experts(const ModelConfig& config, LoadPlan& plan, const std:
                            MoeLayerWeights& weights) {
   weights.experts.resize(config.router.num_experts);
   for (uint32_t e = 0; e < config.router.num_experts; ++e) {
+    plan.at_expert(e);
     plan_gated_mlp(plan, weights.experts[e], WeightRole::experts, prefix + std::to_string(e) + ".",
                    config.moe_intermediate_size, config.hidden_size);
   }
+  plan.at_expert(kNoExpert);
 }
 
 }  // namespace tandem

@@ -21,12 +21,16 @@ inline constexpr size_t kWeightRoles = 8;
 std::string_view weight_role_name(WeightRole role);
 bool is_held(WeightRole role, const HeldParts& held);
 
+// Of a tensor or packed weight that belongs to no single expert.
+inline constexpr uint32_t kNoExpert = UINT32_MAX;
+
 // One tensor that the checkpoint must have, with exactly this shape.
 struct TensorClaim {
   std::string tensor;
   std::vector<uint64_t> shape;
   WeightRole role = WeightRole::norm;
   bool block_quantized = false;  // fp8 releases store it as F8_E4M3 with block scales
+  uint32_t expert = kNoExpert;   // the one that it belongs to; a stack of experts has none
   uint64_t elements() const;
 };
 
@@ -45,6 +49,7 @@ struct PackItem {
   uint32_t layer = 0;
   bool transposed = false;  // the single source is [cols, rows]
   std::vector<SourceRows> sources;
+  uint32_t expert = kNoExpert;
 };
 
 // A tensor to keep as it is: float32, or for `bits` bfloat16 when that is the compute type.
@@ -54,6 +59,9 @@ struct CopyItem {
   std::vector<uint16_t>* bits = nullptr;  // embedding: the one of both that fits the compute type is filled
 };
 
+bool is_held(const TensorClaim& claim, const HeldParts& held);
+bool is_held(const PackItem& item, const HeldParts& held);
+
 class LoadPlan {
  public:
   struct MlpNames {
@@ -62,6 +70,9 @@ class LoadPlan {
 
   // Items that follow belong to this layer: their packed bytes lie together.
   void at_layer(uint32_t layer) { layer_ = layer; }
+
+  // Claims and items that follow belong to this expert of the layer; kNoExpert: to none any more.
+  void at_expert(uint32_t expert) { expert_ = expert; }
 
   size_t claim(std::string tensor, std::vector<uint64_t> shape, WeightRole role,
                bool block_quantized = false);
@@ -86,6 +97,7 @@ class LoadPlan {
 
  private:
   uint32_t layer_ = 0;
+  uint32_t expert_ = kNoExpert;
   std::vector<TensorClaim> claims_;
   std::vector<PackItem> packs_;
   std::vector<CopyItem> copies_;

@@ -67,7 +67,7 @@ Result<ResolvedTensors> resolve_tensors(const LoadPlan& plan, const Checkpoint& 
       scale = checkpoint.find(claim.tensor + "_scale_inv");
       if (scale != nullptr) scales.insert(scale->info->name);
     }
-    if (!is_held(claim.role, held)) continue;
+    if (!is_held(claim, held)) continue;
     TANDEM_ASSIGN(resolved.readers[i], MatrixReader::create(*stored, scale, config.quantization.block_rows,
                                                             config.quantization.block_cols));
     resolved.stored_bytes += stored->info->bytes() + (scale != nullptr ? scale->info->bytes() : 0);

@@ -20,7 +20,7 @@ LoadRun::LoadRun(const LoadPlan& plan, const ResolvedTensors& tensors, const Ker
   for (uint32_t i = 0; i < plan.copies().size(); ++i) {
     const CopyItem& item = plan.copies()[i];
     const TensorClaim& claim = plan.claims()[item.claim];
-    if (!is_held(claim.role, held)) continue;
+    if (!is_held(claim, held)) continue;
     const MatrixReader& reader = *tensors.readers[item.claim];
     const uint64_t bytes = claim.elements() * (item.bits != nullptr ? element : sizeof(float));
     role_bytes_[static_cast<size_t>(claim.role)] += bytes;
@@ -30,7 +30,7 @@ LoadRun::LoadRun(const LoadPlan& plan, const ResolvedTensors& tensors, const Ker
   }
   for (uint32_t i = 0; i < plan.packs().size(); ++i) {
     const PackItem& item = plan.packs()[i];
-    if (!is_held(item.role, held)) continue;
+    if (!is_held(item, held)) continue;
     const uint64_t bytes = table.packed_bytes(format(), item.arrangement, item.rows, item.cols);
     role_bytes_[static_cast<size_t>(item.role)] += bytes;
     resident_bytes_ += bytes;
@@ -58,7 +58,7 @@ void LoadRun::add_tasks(uint32_t item, bool copy, uint32_t rows, uint32_t cols) 
 Result<void> LoadRun::place(ModelWeights& weights) {
   std::map<uint32_t, uint64_t> layer_bytes;
   for (const PackItem& item : plan_.packs()) {
-    if (!is_held(item.role, held_)) continue;
+    if (!is_held(item, held_)) continue;
     *item.out = {.format = format(),
                  .arrangement = item.arrangement,
                  .rows = item.rows,
@@ -74,13 +74,13 @@ Result<void> LoadRun::place(ModelWeights& weights) {
     weights.storage.push_back(std::move(buffer));
   }
   for (const PackItem& item : plan_.packs()) {
-    if (!is_held(item.role, held_)) continue;
+    if (!is_held(item, held_)) continue;
     item.out->data = next[item.layer];
     next[item.layer] += item.out->bytes;
   }
   for (const CopyItem& item : plan_.copies()) {
     const TensorClaim& claim = plan_.claims()[item.claim];
-    if (!is_held(claim.role, held_)) continue;
+    if (!is_held(claim, held_)) continue;
     if (item.bits != nullptr && compute_dtype_ == DType::bf16) {
       item.bits->resize(claim.elements());
     } else {

@@ -314,6 +314,42 @@ TEST_F(ModelWeightsTest, TooLittleMemoryIsSaidBeforeReading) {
   EXPECT_EQ(log.find("loading:"), std::string::npos) << log;
 }
 
+// Shares of the experts: a rank has its own with the bits of the whole, nothing of the others, and the bytes
+// of all shares are those of all experts. One family with a tensor for each expert, one with all experts in a
+// tensor.
+TEST_F(ModelWeightsTest, RankHoldsOnlyItsExperts) {
+  for (const char* family : {kV3, kGranite}) {
+    tensors_.clear();
+    make(family);
+    write();
+    HeldParts parts{.attention = false, .experts = true, .router = false, .shared_experts = false};
+    const auto whole = load(DType::f32, parts);
+    ASSERT_TRUE(whole.has_value()) << whole.error().message;
+    const auto num_experts = config_.router.num_experts;
+    size_t bytes = 0;
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      parts.expert_range = expert_share(num_experts, rank, 2);
+      const auto share = load(DType::f32, parts);
+      ASSERT_TRUE(share.has_value()) << share.error().message;
+      bytes += share->resident_bytes;
+      for (size_t layer = 0; layer < share->layers.size(); ++layer) {
+        if (!config_.is_moe(static_cast<uint32_t>(layer))) continue;
+        const auto& mine = share->layers[layer].moe.experts;
+        const auto& all = whole->layers[layer].moe.experts;
+        ASSERT_EQ(mine.size(), num_experts);
+        for (uint32_t e = 0; e < num_experts; ++e) {
+          ASSERT_EQ(mine[e].empty(), !parts.expert_range.contains(e)) << e;
+          ASSERT_EQ(mine[e].down.empty(), mine[e].empty());
+          if (mine[e].empty()) continue;
+          EXPECT_EQ(std::memcmp(mine[e].gate_up.data, all[e].gate_up.data, all[e].gate_up.bytes), 0);
+          EXPECT_EQ(std::memcmp(mine[e].down.data, all[e].down.data, all[e].down.bytes), 0);
+        }
+      }
+    }
+    EXPECT_EQ(bytes, whole->resident_bytes);
+  }
+}
+
 // Each part alone; together they are the whole, and no rank holds what it does not need.
 TEST_F(ModelWeightsTest, RankHoldsOnlyItsParts) {
   make(kV3);

@@ -62,6 +62,11 @@ std::string describe_experts(std::span<const Piece> pieces) {
   return text;
 }
 
+ExpertRange expert_share(uint32_t num_experts, uint32_t rank, uint32_t ranks) {
+  const auto bound = [&](uint64_t r) { return static_cast<uint32_t>(r * num_experts / ranks); };
+  return {bound(rank), bound(uint64_t{rank} + 1)};
+}
+
 ExpertMap ExpertMap::whole(const ExpertMapShape& shape, OwnerId owner) {
   ExpertMap map;
   map.shape_ = shape;

@@ -27,6 +27,17 @@ struct Piece {
   auto operator<=>(const Piece&) const = default;
 };
 
+// Experts [begin, end) of every layer.
+struct ExpertRange {
+  uint32_t begin = 0, end = UINT32_MAX;
+  bool contains(uint32_t expert) const { return expert >= begin && expert < end; }
+  bool operator==(const ExpertRange&) const = default;
+};
+
+// The share of rank `rank` of `ranks`: contiguous, all shares together every expert once, sizes differ by at
+// most one.
+ExpertRange expert_share(uint32_t num_experts, uint32_t rank, uint32_t ranks);
+
 // What a map must cover.
 struct ExpertMapShape {
   std::vector<uint16_t> moe_layers;

@@ -66,5 +66,24 @@ TEST(ExpertMap, OverlapsDuplicatesAndForeignPiecesAreRefused) {
   }
 }
 
+TEST(ExpertShare, SharesCoverEveryExpertOnceInSizesThatDifferByOne) {
+  EXPECT_EQ(expert_share(10, 0, 3), (ExpertRange{0, 3}));
+  EXPECT_EQ(expert_share(10, 1, 3), (ExpertRange{3, 6}));
+  EXPECT_EQ(expert_share(10, 2, 3), (ExpertRange{6, 10}));
+  for (const uint32_t experts : {64u, 10u, 7u, 256u}) {
+    for (uint32_t ranks = 1; ranks <= 7; ++ranks) {
+      uint32_t next = 0;
+      for (uint32_t rank = 0; rank < ranks; ++rank) {
+        const ExpertRange share = expert_share(experts, rank, ranks);
+        EXPECT_EQ(share.begin, next);
+        EXPECT_GE(share.end - share.begin, experts / ranks);
+        EXPECT_LE(share.end - share.begin, experts / ranks + 1);
+        next = share.end;
+      }
+      EXPECT_EQ(next, experts);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem

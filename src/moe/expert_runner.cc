@@ -32,22 +32,26 @@ Result<ExpertRunner> ExpertRunner::create(const Sizes& sizes, KernelRunner& runn
   return created;
 }
 
-uint32_t ExpertRunner::run_routed(std::span<const MlpWeights> experts, uint32_t rows, ActivationView in,
-                                  const RoutingView& routing) {
+ExpertRunner::Ran ExpertRunner::run_routed(std::span<const MlpWeights> experts, uint32_t rows,
+                                           ActivationView in, const RoutingView& routing) {
   const uint32_t slots = rows * routing.top_k;
   std::fill(counts_.begin(), counts_.end(), 0u);
-  for (uint32_t slot = 0; slot < slots; ++slot) ++counts_[static_cast<size_t>(routing.ids[slot])];
+  for (uint32_t slot = 0; slot < slots; ++slot) {
+    if (routing.weights[slot] != 0.0f) ++counts_[static_cast<size_t>(routing.ids[slot])];
+  }
   std::partial_sum(counts_.begin(), counts_.end(), offsets_.begin() + 1);
 
   // Counting sort: rows of one expert in ascending order, so that a tile reads its activations forwards.
   std::copy(offsets_.begin(), offsets_.end() - 1, counts_.begin());
   for (uint32_t slot = 0; slot < slots; ++slot) {
+    if (routing.weights[slot] == 0.0f) continue;  // the sum leaves it out, or another rank has it
     const uint32_t at = counts_[static_cast<size_t>(routing.ids[slot])]++;
     row_index_[at] = slot / routing.top_k;
     slot_index_[at] = slot;
   }
 
   groups_.clear();
+  Ran ran;
   uint32_t intermediate = 0;
   for (size_t e = 0; e < experts.size(); ++e) {
     const uint32_t count = offsets_[e + 1] - offsets_[e];
@@ -55,9 +59,11 @@ uint32_t ExpertRunner::run_routed(std::span<const MlpWeights> experts, uint32_t 
     groups_.push_back(
         {&experts[e].gate_up, &experts[e].down, &row_index_[offsets_[e]], &slot_index_[offsets_[e]], count});
     intermediate = experts[e].down.cols;
+    ran.slots += count;
   }
   run_groups(groups_, intermediate, in, slot_outputs_.as<float>());
-  return static_cast<uint32_t>(groups_.size());
+  ran.experts = static_cast<uint32_t>(groups_.size());
+  return ran;
 }
 
 void ExpertRunner::run_mlp(const MlpWeights& mlp, uint32_t rows, ActivationView in) {

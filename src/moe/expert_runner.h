@@ -27,9 +27,13 @@ class ExpertRunner {
   static Result<ExpertRunner> create(const Sizes& sizes, KernelRunner& runner);
 
   // slot_outputs()[row * top_k + k, :] = expert ids[row, k] applied to row. Slots of experts that are not in
-  // `experts` keep what they held. Returns how many experts had rows. rows <= max_rows.
-  uint32_t run_routed(std::span<const MlpWeights> experts, uint32_t rows, ActivationView in,
-                      const RoutingView& routing);
+  // `experts` and slots of weight 0 keep what they held and cost nothing. rows <= max_rows.
+  struct Ran {
+    uint32_t experts = 0;  // whose weights were streamed
+    uint32_t slots = 0;    // that were computed
+  };
+  Ran run_routed(std::span<const MlpWeights> experts, uint32_t rows, ActivationView in,
+                 const RoutingView& routing);
   // mlp_outputs()[row, :] = mlp applied to row.
   void run_mlp(const MlpWeights& mlp, uint32_t rows, ActivationView in);
 

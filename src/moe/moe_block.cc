@@ -79,8 +79,9 @@ struct MoeBlock::Impl {
 
   void run_piece(const MoeLayerWeights& layer, uint32_t rows, ActivationView in, const RoutingView& routing,
                  std::byte* out) {
-    stats.experts_read += experts.run_routed(layer.experts, rows, in, routing);
-    stats.expert_rows += size_t{rows} * routing.top_k;
+    const ExpertRunner::Ran ran = experts.run_routed(layer.experts, rows, in, routing);
+    stats.experts_read += ran.experts;
+    stats.expert_rows += ran.slots;
     const bool shared = options.runs_shared_experts && shape.shared_intermediate_size > 0;
     if (shared) experts.run_mlp(layer.shared, rows, in);
     combine(rows, routing.top_k, weights_of_held(layer, routing), shared ? experts.mlp_outputs() : nullptr,

@@ -1,0 +1,308 @@
+// Connector m2n against the block itself: any number of attention and FFN ranks, uneven shares of the
+// experts, one credit, ranks that get no rows: the same bits in deterministic mode.
+#include "afd/m2n_ffn.h"
+
+#include <thread>
+
+#include "ffn/split_testing.h"
+
+namespace tandem {
+namespace {
+
+using namespace split_testing;
+
+Placement on_attention(SumMode mode = SumMode::deterministic, DType dtype = DType::bf16) {
+  return {.gate_on_attention = true, .shared_on_attention = true, .dtype = dtype, .sum_mode = mode};
+}
+
+// y FFN ranks with a share of the experts each, and attention ranks as they are wanted.
+struct Pool {
+  Pool(const Placement& placement, const std::string& scheme, uint32_t ranks, uint32_t slot_count = 8)
+      : reference(placement), slots(slot_count) {
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      models.push_back(std::make_unique<SplitModel>(placement, expert_share(kExperts, rank, ranks)));
+      addresses.push_back(fresh_address(scheme));
+      workers.emplace_back();
+      start(rank);
+    }
+  }
+  void start(uint32_t rank) {
+    auto options = models[rank]->worker_options(addresses[rank], static_cast<uint16_t>(rank));
+    options.slots_per_channel = slots;
+    auto worker = FfnWorker::create(options, models[rank]->block());
+    ASSERT_TRUE(worker.has_value()) << worker.error().message;
+    workers[rank] = std::move(*worker);
+    addresses[rank] = workers[rank]->address();
+  }
+  RemoteFfnOptions remote_options(uint32_t attention_rank = 0) const {
+    RemoteFfnOptions options = reference.remote_options("");
+    options.addresses = addresses;
+    options.attention_rank = attention_rank;
+    options.slots_per_channel = slots;
+    return options;
+  }
+  std::unique_ptr<M2nFfn> connect(uint32_t attention_rank = 0) const {
+    auto port = M2nFfn::create(remote_options(attention_rank));
+    EXPECT_TRUE(port.has_value()) << port.error().message;
+    return port ? std::move(*port) : nullptr;
+  }
+
+  SplitModel reference;
+  uint32_t slots;
+  std::vector<std::unique_ptr<SplitModel>> models;
+  std::vector<std::string> addresses;
+  std::vector<std::unique_ptr<FfnWorker>> workers;
+};
+
+class M2nOverTransport : public testing::TestWithParam<std::string> {};
+
+TEST_P(M2nOverTransport, EqualsTheBlockBitForBitForAnyNumberOfFfnRanks) {
+  for (const uint32_t ranks : {1u, 2u, 3u, 5u, 8u}) {
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+      Pool pool(on_attention(SumMode::deterministic, dtype), GetParam(), ranks);
+      const auto port = pool.connect();
+      ASSERT_NE(port, nullptr);
+      EXPECT_EQ(port->map().owners().size(), ranks);
+      uint32_t step = 0;
+      for (const uint32_t rows : {1u, 7u, 64u, 65u, 200u}) {
+        for (const LayerIndex layer : {1, 2}) {
+          Work work(pool.reference, layer, rows, ++step);
+          const Status status = run_one(*port, work);
+          ASSERT_TRUE(status.has_value()) << status.error().message;
+          ASSERT_TRUE(work.output_is_exact()) << ranks << " ranks, " << rows << " rows";
+        }
+      }
+    }
+  }
+}
+
+// (4, 0), (0, 4) and mixtures: rows all to one rank, and a rank that hears nothing.
+TEST_P(M2nOverTransport, ARankWithoutRowsIsNotAsked) {
+  Pool pool(on_attention(), GetParam(), 2);  // experts 0-3 and 4-7
+  const auto port = pool.connect();
+  ASSERT_NE(port, nullptr);
+  for (const uint32_t owner : {0u, 1u}) {
+    Work work(pool.reference, 1, 4, owner, [&](uint32_t row, uint32_t slot) {
+      return static_cast<int32_t>(owner * 4 + (row + slot) % 4);
+    });
+    const uint64_t other = pool.workers[1 - owner]->stats().tiles;
+    ASSERT_TRUE(run_one(*port, work).has_value());
+    EXPECT_TRUE(work.output_is_exact());
+    EXPECT_EQ(pool.workers[1 - owner]->stats().tiles, other) << "the other rank was asked";
+    EXPECT_EQ(pool.workers[owner]->stats().rows, 4u) << "a row must go to a rank once";
+  }
+  // Two hundred requests to one rank, and then one to the other.
+  for (uint32_t i = 0; i <= 200; ++i) {
+    const int32_t first = i < 200 ? 0 : 4;
+    Work work(pool.reference, 2, 1, i,
+              [&](uint32_t, uint32_t slot) { return first + static_cast<int32_t>(slot); });
+    ASSERT_TRUE(run_one(*port, work).has_value());
+    ASSERT_TRUE(work.output_is_exact());
+  }
+  Work both(pool.reference, 1, 5, 77, [](uint32_t row, uint32_t slot) {
+    return row == 4 ? static_cast<int32_t>(3 + slot) : static_cast<int32_t>(row % 2 * 4 + slot);
+  });
+  ASSERT_TRUE(run_one(*port, both).has_value());
+  EXPECT_TRUE(both.output_is_exact());
+  Work none(pool.reference, 1, 0, 1);
+  ASSERT_TRUE(run_one(*port, none).has_value());
+}
+
+// With one credit, far more tiles than slots, both classes and both layers: everything ends.
+TEST_P(M2nOverTransport, ManyRequestsWithOneCreditNeverHang) {
+  Pool pool(on_attention(), GetParam(), 3, 1);
+  const auto port = pool.connect();
+  ASSERT_NE(port, nullptr);
+  std::vector<std::unique_ptr<Work>> works;
+  std::vector<Completion> finished;
+  for (uint32_t i = 0; i < 48; ++i) {
+    works.push_back(std::make_unique<Work>(pool.reference, static_cast<LayerIndex>(1 + i % 2),
+                                           i % 5 == 0 ? 150 : 3 + i, i));
+    works.back()->request.row_class = i % 3 == 0 ? RowClass::prefill : RowClass::decode;
+    works.back()->request.lane = static_cast<LaneId>(i % 2);
+    submit(*port, works.back()->request, finished);
+  }
+  for (Completion& completion : wait_for(*port, works.size() - finished.size()))
+    finished.push_back(std::move(completion));
+  for (const Completion& completion : finished)
+    EXPECT_TRUE(completion.status.has_value()) << completion.status.error().message;
+  for (const auto& work : works) EXPECT_TRUE(work->output_is_exact());
+}
+
+// 2A2F and 3A3F with unequal rows, one attention rank silent: nobody waits for anybody.
+TEST_P(M2nOverTransport, SeveralAttentionRanksShareTheFfnRanks) {
+  for (const uint32_t ffn_ranks : {2u, 3u}) {
+    Pool pool(on_attention(), GetParam(), ffn_ranks);
+    std::vector<std::unique_ptr<M2nFfn>> ports;
+    std::vector<std::vector<std::unique_ptr<Work>>> works(2);
+    for (uint32_t rank = 0; rank < 3; ++rank)
+      ports.push_back(pool.connect(rank));  // the last one stays silent
+    const std::pair<uint32_t, uint32_t> rows[] = {{1, 7}, {7, 1}, {0, 8}, {8, 0}, {4, 4}, {130, 2}};
+    uint32_t step = 0;
+    for (const auto& [first, second] : rows) {
+      works[0].push_back(std::make_unique<Work>(pool.reference, 1, first, ++step));
+      works[1].push_back(std::make_unique<Work>(pool.reference, 1, second, ++step));
+    }
+    std::atomic<int> exact{0};
+    const auto client = [&](size_t rank) {
+      for (auto& work : works[rank]) {
+        const Status status = run_one(*ports[rank], *work);
+        if (status.has_value() && work->output_is_exact()) ++exact;
+      }
+    };
+    std::thread other([&] { client(1); });
+    client(0);
+    other.join();
+    EXPECT_EQ(exact.load(), 12);
+    EXPECT_EQ(pool.workers[0]->stats().sessions_opened, 3u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, M2nOverTransport, testing::ValuesIn(all_schemes()),
+                         [](const auto& param_info) { return param_info.param; });
+
+bool eventually(const std::function<bool()>& condition) {
+  const Instant limit = now() + std::chrono::seconds(30);
+  while (!condition() && now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  return condition();
+}
+
+TEST(M2n, PlainSumsAreWithinRounding) {
+  Pool pool(on_attention(SumMode::plain, DType::f32), "inproc", 3);
+  const auto port = pool.connect();
+  ASSERT_NE(port, nullptr);
+  Work work(pool.reference, 1, 40, 3);
+  ASSERT_TRUE(run_one(*port, work).has_value());
+  EXPECT_LT(work.largest_error(), 1e-4f);
+}
+
+TEST(M2n, ALostRankFailsWhatNeedsItByNameAndComesBack) {
+  Pool pool(on_attention(), "shm", 2);
+  const auto port = pool.connect();
+  ASSERT_NE(port, nullptr);
+  ASSERT_TRUE(port->health().has_value());
+  pool.workers[1].reset();
+  ASSERT_TRUE(eventually([&] { return !port->health().has_value(); }));
+  const std::string health = port->health().error().message;
+  EXPECT_NE(health.find("FFN rank 1 at " + pool.addresses[1]), std::string::npos) << health;
+
+  Work needs_it(pool.reference, 1, 8, 1,
+                [](uint32_t row, uint32_t slot) { return static_cast<int32_t>(row % 3 + slot * 2); });
+  const Status failed = run_one(*port, needs_it);
+  ASSERT_FALSE(failed.has_value());
+  EXPECT_NE(failed.error().message.find("FFN rank 1"), std::string::npos) << failed.error().message;
+  EXPECT_TRUE(needs_it.output_is_untouched());
+  Work does_not(pool.reference, 1, 8, 2, [](uint32_t, uint32_t slot) { return static_cast<int32_t>(slot); });
+  ASSERT_TRUE(run_one(*port, does_not).has_value());
+  EXPECT_TRUE(does_not.output_is_exact());
+
+  pool.start(1);
+  ASSERT_TRUE(eventually([&] { return port->health().has_value(); }));
+  ASSERT_TRUE(run_one(*port, needs_it).has_value());
+  EXPECT_TRUE(needs_it.output_is_exact());
+
+  // Back with another share: the map would be wrong.
+  pool.workers[1].reset();
+  pool.models[1] = std::make_unique<SplitModel>(on_attention(), ExpertRange{5, 8});
+  pool.start(1);
+  ASSERT_TRUE(eventually([&] {
+    const Status now_health = port->health();
+    return !now_health.has_value() &&
+           now_health.error().message.find("came back with other experts") != std::string::npos;
+  })) << port->health().error().message;
+}
+
+// One rank holds its answer back: the request waits for it, and a cancelled or late one leaves its place
+// untouched.
+TEST(M2n, ARequestEndsWhenAllItsOwnersHaveAnswered) {
+  Pool pool(on_attention(), "inproc", 2);
+  std::atomic<bool> hold{true};
+  std::atomic<int> asked{0};
+  pool.workers[1].reset();
+  SplitModel& model = *pool.models[1];
+  auto slow = FfnWorker::create(model.worker_options(pool.addresses[1], 1), [&](const MoeRequest& request) {
+    ++asked;
+    while (hold.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return model.block().run(request);
+  });
+  ASSERT_TRUE(slow.has_value()) << slow.error().message;
+  const auto port = pool.connect();
+  ASSERT_NE(port, nullptr);
+  struct Release {  // whatever fails below: the worker's thread must come to an end
+    std::atomic<bool>& held;
+    ~Release() { held.store(false); }
+  } release{hold};
+  const auto spread = [](uint32_t row, uint32_t slot) {
+    return static_cast<int32_t>((row + 3 * slot) % kExperts);
+  };
+  Work waiting(pool.reference, 1, 6, 1, spread), cancelled(pool.reference, 2, 6, 2, spread),
+      late(pool.reference, 2, 6, 3, spread);
+  ASSERT_TRUE(port->submit(waiting.request).has_value());
+  ASSERT_TRUE(eventually([&] { return asked.load() == 1; }));
+  const Ticket unwanted = port->submit(cancelled.request).value();
+  late.request.deadline = now() + std::chrono::milliseconds(30);
+  const Ticket missed = port->submit(late.request).value();
+  const auto ended = wait_for(*port, 1);  // rank 0 has answered long before
+  ASSERT_EQ(ended.size(), 1u);
+  const Completion& completion = ended.front();
+  EXPECT_EQ(completion.ticket, missed);
+  ASSERT_FALSE(completion.status.has_value());
+  EXPECT_EQ(completion.status.error().code, ErrorCode::deadline_exceeded);
+  EXPECT_NE(completion.status.error().message.find("FFN rank 1"), std::string::npos);
+  port->cancel(unwanted);
+  hold.store(false);
+  const auto finished = wait_for(*port, 1);
+  ASSERT_TRUE(finished.front().status.has_value());
+  EXPECT_TRUE(waiting.output_is_exact());
+  EXPECT_TRUE(cancelled.output_is_untouched());
+  EXPECT_TRUE(late.output_is_untouched());
+}
+
+TEST(M2n, MissingExpertsStopTheStartByName) {
+  Pool pool(on_attention(), "inproc", 2);
+  pool.workers[1].reset();
+  pool.models[1] = std::make_unique<SplitModel>(on_attention(), ExpertRange{5, 7});
+  pool.start(1);
+  const auto port = M2nFfn::create(pool.remote_options());
+  ASSERT_FALSE(port.has_value());
+  EXPECT_NE(port.error().message.find("layer 1: experts 4, 7; layer 2: experts 4, 7"), std::string::npos)
+      << port.error().message;
+}
+
+TEST(M2n, RanksOutOfOrderAndAbsentOnesAreNamed) {
+  Pool pool(on_attention(), "inproc", 2);
+  RemoteFfnOptions options = pool.remote_options();
+  std::swap(options.addresses[0], options.addresses[1]);
+  const auto swapped = M2nFfn::create(options);
+  ASSERT_FALSE(swapped.has_value());
+  EXPECT_NE(swapped.error().message.find("list FFN addresses in order of rank"), std::string::npos);
+  pool.workers[1].reset();
+  options = pool.remote_options();
+  options.start_limit = std::chrono::milliseconds(200);
+  const auto absent = M2nFfn::create(options);
+  ASSERT_FALSE(absent.has_value());
+  EXPECT_EQ(absent.error().code, ErrorCode::deadline_exceeded);
+  EXPECT_NE(absent.error().message.find("FFN rank 1 at"), std::string::npos) << absent.error().message;
+  EXPECT_EQ(absent.error().message.find("FFN rank 0 at"), std::string::npos) << absent.error().message;
+}
+
+// A routing for experts of another rank is refused by the rank that gets it: its sum would lack them.
+TEST(M2n, AWeightForAnExpertOfAnotherRankIsRefused) {
+  Pool pool(on_attention(), "inproc", 2);
+  RemoteFfnOptions options = pool.remote_options();
+  options.addresses = {pool.addresses[1]};
+  options.ffn_rank = 1;
+  options.holds_part = true;
+  const auto port = RemoteFfn::create(options);
+  ASSERT_TRUE(port.has_value()) << port.error().message;
+  Work work(pool.reference, 1, 3, 1, [](uint32_t row, uint32_t slot) {
+    return static_cast<int32_t>(row == 2 && slot == 1 ? 3 : 5 + slot);
+  });
+  const Status status = run_one(**port, work);
+  ASSERT_FALSE(status.has_value());
+  EXPECT_NE(status.error().message.find("row 2: expert 3 of layer 1 is not on this rank"), std::string::npos)
+      << status.error().message;
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,206 @@
+#include "moe/expert_dispatcher.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <random>
+#include <set>
+
+#include "base/bf16.h"
+#include "moe/router.h"
+
+namespace tandem {
+namespace {
+
+struct Routing {
+  std::vector<int32_t> ids;
+  std::vector<float> weights;
+  uint32_t top_k = 0;
+  RoutingView view() const { return {ids, weights, top_k}; }
+};
+
+// Different experts in a row, some weights 0, never all of them.
+Routing random_routing(uint32_t rows, uint32_t experts, uint32_t top_k, std::mt19937& random) {
+  Routing routing;
+  routing.top_k = top_k;
+  std::vector<int32_t> all(experts);
+  for (uint32_t i = 0; i < experts; ++i) all[i] = static_cast<int32_t>(i);
+  for (uint32_t row = 0; row < rows; ++row) {
+    std::shuffle(all.begin(), all.end(), random);
+    for (uint32_t k = 0; k < top_k; ++k) {
+      routing.ids.push_back(all[k]);
+      const bool zero = k > 0 && random() % 8 == 0;
+      routing.weights.push_back(zero ? 0.0f : 0.01f + static_cast<float>(random() % 1000) / 1000.0f);
+    }
+  }
+  return routing;
+}
+
+// Every expert on one to three of the ranks, of which some may have none.
+std::shared_ptr<const ExpertMap> random_map(uint32_t experts, uint16_t ranks, bool replicas,
+                                            std::mt19937& random) {
+  std::vector<Piece> pieces;
+  for (const uint16_t layer : {1, 3}) {
+    for (uint16_t expert = 0; expert < experts; ++expert) {
+      std::set<uint16_t> owners = {static_cast<uint16_t>(random() % ranks)};
+      while (replicas && random() % 2 == 0 && owners.size() < std::min<size_t>(3, ranks)) {
+        owners.insert(static_cast<uint16_t>(random() % ranks));
+      }
+      for (const uint16_t rank : owners) pieces.push_back({layer, expert, 0, 32, {rank, 0}});
+    }
+  }
+  auto map = ExpertMap::assemble({{1, 3}, experts, 32}, std::move(pieces), 1);
+  EXPECT_TRUE(map.has_value()) << map.error().message;
+  return std::make_shared<const ExpertMap>(std::move(*map));
+}
+
+TEST(ExpertDispatcher, EveryRowAndSlotGoesToExactlyOneOwner) {
+  std::mt19937 random(5);
+  Prepared prepared;  // reused: what an earlier request left behind must not matter
+  for (int round = 0; round < 200; ++round) {
+    const uint32_t experts = 2 + random() % 30, top_k = 1 + random() % std::min(experts, 8u),
+                   rows = random() % 90;
+    const auto ranks = static_cast<uint16_t>(1 + random() % 6);
+    const auto map = random_map(experts, ranks, round % 2 == 0, random);
+    const auto dispatcher = ExpertDispatcher::create(map, top_k);
+    ASSERT_TRUE(dispatcher.has_value());
+    const Routing routing = random_routing(rows, experts, top_k, random);
+    const LayerIndex layer = round % 3 == 0 ? 1 : 3;
+    ASSERT_TRUE(dispatcher->prepare(layer, rows, routing.view(), prepared).has_value());
+
+    std::map<std::pair<uint32_t, uint32_t>, int> sent;  // (row, slot) -> how often
+    ASSERT_EQ(prepared.parts.size(), dispatcher->ranks().size());
+    for (size_t p = 0; p < prepared.parts.size(); ++p) {
+      const DispatchPart& part = prepared.parts[p];
+      ASSERT_EQ(part.rank, dispatcher->ranks()[p]);
+      ASSERT_EQ(part.ids.size(), part.rows.size() * top_k);
+      ASSERT_EQ(part.weights.size(), part.rows.size() * top_k);
+      ASSERT_TRUE(std::is_sorted(part.rows.begin(), part.rows.end()));
+      ASSERT_EQ(std::set(part.rows.begin(), part.rows.end()).size(), part.rows.size())
+          << "a row twice to one rank";
+      ASSERT_TRUE(validate_routing(experts, top_k, part.ids, part.weights).has_value());
+      for (size_t i = 0; i < part.rows.size(); ++i) {
+        for (uint32_t slot = 0; slot < top_k; ++slot) {
+          const size_t from = size_t{part.rows[i]} * top_k + slot, at = i * top_k + slot;
+          ASSERT_EQ(part.ids[at], routing.ids[from]);
+          if (part.weights[at] == 0.0f) continue;
+          ASSERT_EQ(part.weights[at], routing.weights[from]);
+          ++sent[{part.rows[i], slot}];
+          const auto pieces = map->pieces(layer, static_cast<uint16_t>(part.ids[at]));
+          ASSERT_TRUE(
+              std::ranges::any_of(pieces, [&](const Piece& piece) { return piece.owner.rank == part.rank; }));
+        }
+      }
+    }
+    for (uint32_t row = 0; row < rows; ++row) {
+      for (uint32_t slot = 0; slot < top_k; ++slot) {
+        const int wanted = routing.weights[row * top_k + slot] == 0.0f ? 0 : 1;
+        ASSERT_EQ((sent[{row, slot}]), wanted) << row << " " << slot;
+      }
+    }
+  }
+}
+
+std::shared_ptr<const ExpertMap> replicated_map(uint32_t experts, uint16_t ranks) {
+  std::vector<Piece> pieces;
+  for (uint16_t expert = 0; expert < experts; ++expert) {
+    for (uint16_t rank = 0; rank < ranks; ++rank) pieces.push_back({0, expert, 0, 32, {rank, 0}});
+  }
+  return std::make_shared<const ExpertMap>(*ExpertMap::assemble({{0}, experts, 32}, std::move(pieces), 1));
+}
+
+TEST(ExpertDispatcher, ReplicasShareTheRowsAndARowsChoiceDoesNotDependOnItsNeighbours) {
+  std::mt19937 random(9);
+  constexpr uint32_t kRows = 4000, kTopK = 4;
+  const auto dispatcher = ExpertDispatcher::create(replicated_map(8, 2), kTopK);
+  ASSERT_TRUE(dispatcher.has_value());
+  const Routing routing = random_routing(kRows, 8, kTopK, random);
+  Prepared all, one;
+  ASSERT_TRUE(dispatcher->prepare(0, kRows, routing.view(), all).has_value());
+  for (const DispatchPart& part : all.parts) {
+    EXPECT_GT(part.rows.size(), kRows * 45 / 100);
+    EXPECT_LT(part.rows.size(), kRows * 55 / 100);
+  }
+  for (uint32_t row = 0; row < 200; ++row) {
+    const RoutingView alone{routing.view().ids.subspan(row * kTopK, kTopK),
+                            routing.view().weights.subspan(row * kTopK, kTopK), kTopK};
+    ASSERT_TRUE(dispatcher->prepare(0, 1, alone, one).has_value());
+    for (size_t p = 0; p < 2; ++p) {
+      const bool here = std::ranges::binary_search(all.parts[p].rows, row);
+      ASSERT_EQ(one.parts[p].rows.size(), here ? 1u : 0u);
+    }
+  }
+}
+
+TEST(ExpertDispatcher, ARankWithoutRowsGetsNone) {
+  std::vector<Piece> pieces;
+  for (uint16_t expert = 0; expert < 4; ++expert)
+    pieces.push_back({0, expert, 0, 32, {uint16_t(expert / 2), 0}});
+  const auto map = std::make_shared<const ExpertMap>(*ExpertMap::assemble({{0}, 4, 32}, pieces, 1));
+  const auto dispatcher = ExpertDispatcher::create(map, 2);
+  ASSERT_TRUE(dispatcher.has_value());
+  Prepared prepared;
+  const Routing routing{{2, 3, 3, 2}, {0.5f, 0.5f, 1, 0.25f}, 2};
+  ASSERT_TRUE(dispatcher->prepare(0, 2, routing.view(), prepared).has_value());
+  EXPECT_TRUE(prepared.parts[0].rows.empty());
+  EXPECT_EQ(prepared.parts[1].rows, (std::vector<uint32_t>{0, 1}));
+  ASSERT_TRUE(dispatcher->prepare(0, 0, RoutingView{{}, {}, 2}, prepared).has_value());
+  EXPECT_TRUE(prepared.parts[0].rows.empty() && prepared.parts[1].rows.empty());
+  EXPECT_NE(dispatcher->prepare(1, 2, routing.view(), prepared).error().message.find("layer 1"),
+            std::string::npos);
+  EXPECT_NE(dispatcher->prepare(0, 3, routing.view(), prepared).error().message.find("3 rows"),
+            std::string::npos);
+}
+
+TEST(ExpertDispatcher, SlicesAreRefusedByName) {
+  std::vector<Piece> pieces = {{0, 0, 0, 16, {0, 0}}, {0, 0, 16, 32, {1, 0}}, {0, 1, 0, 32, {1, 0}}};
+  const auto map = std::make_shared<const ExpertMap>(*ExpertMap::assemble({{0}, 2, 32}, pieces, 1));
+  const auto dispatcher = ExpertDispatcher::create(map, 1);
+  ASSERT_FALSE(dispatcher.has_value());
+  EXPECT_EQ(dispatcher.error().code, ErrorCode::unsupported);
+  EXPECT_NE(dispatcher.error().message.find("layer 0: experts 0"), std::string::npos)
+      << dispatcher.error().message;
+}
+
+template <class T>
+void expect_sums(DType dtype, const std::vector<double>& wanted, const std::vector<T>& first,
+                 const std::vector<T>& second, uint32_t hidden, auto to_double) {
+  Prepared prepared;
+  prepared.rows = 4;  // row 3 went nowhere
+  prepared.parts.resize(2);
+  prepared.parts[0].rows = {0, 2};
+  prepared.parts[1].rows = {1, 2};
+  const std::byte* partials[2] = {reinterpret_cast<const std::byte*>(first.data()),
+                                  reinterpret_cast<const std::byte*>(second.data())};
+  std::vector<T> out(4 * hidden);
+  add_partials(prepared, partials, hidden, dtype, reinterpret_cast<std::byte*>(out.data()));
+  for (size_t i = 0; i < out.size(); ++i) ASSERT_EQ(to_double(out[i]), wanted[i]) << i;
+}
+
+TEST(AddPartials, AddsInOrderOfRankAndRoundsOnce) {
+  constexpr uint32_t kHidden = 70;  // more than a block, and no multiple of it
+  std::vector<double> first(2 * kHidden), second(2 * kHidden), wanted(4 * kHidden, 0.0);
+  for (size_t i = 0; i < first.size(); ++i) {
+    first[i] = std::ldexp(static_cast<double>(i % 61), -4);
+    second[i] = -std::ldexp(static_cast<double>(i % 53), -5);
+  }
+  for (uint32_t i = 0; i < kHidden; ++i) {
+    wanted[i] = first[i];
+    wanted[kHidden + i] = second[i];
+    wanted[2 * kHidden + i] = first[kHidden + i] + second[kHidden + i];
+  }
+  expect_sums<double>(DType::f64, wanted, first, second, kHidden, [](double v) { return v; });
+  const std::vector<float> first_f32(first.begin(), first.end()), second_f32(second.begin(), second.end());
+  expect_sums<float>(DType::f32, wanted, first_f32, second_f32, kHidden, [](float v) { return double{v}; });
+  std::vector<bf16> first_bf16, second_bf16;
+  for (const float v : first_f32) first_bf16.push_back(to_bf16(v));
+  for (const float v : second_f32) second_bf16.push_back(to_bf16(v));
+  for (double& v : wanted) v = to_float(to_bf16(static_cast<float>(v)));
+  expect_sums<bf16>(DType::bf16, wanted, first_bf16, second_bf16, kHidden,
+                    [](bf16 v) { return double{to_float(v)}; });
+}
+
+}  // namespace
+}  // namespace tandem
