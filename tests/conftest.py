@@ -117,6 +117,40 @@ class TandemServer:
         return status
 
 
+# What FFN ranks and attention ranks share when there are several FFN ranks.
+M2N = ("--connector", "m2n", "--compute-gate-on-attention")
+
+
+class FfnRank:
+    """`tandem ffn` on a given address, as an operator starts it by hand; with `ranks` above 1, one of so many."""
+
+    def __init__(self, address, directory, *flags, rank=0, ranks=1):
+        if ranks > 1:
+            flags = (*M2N, "--num-ffn-ranks", str(ranks), "--ffn-rank", str(rank), *flags)
+        self.rank, self.flags = rank, flags
+        self.log = (directory / f"ffn-{time.monotonic_ns()}.log").open("w")
+        self.process = subprocess.Popen([BINARY, "ffn", "--model", str(ARITH), "--listen", address, "--json", *flags],
+                                        stdout=subprocess.PIPE, stderr=self.log, text=True)
+        facts = json.loads(self.process.stdout.readline())
+        self.address = facts["address"]
+        assert facts["rank"] == rank
+
+    def kill(self, how=signal.SIGKILL):
+        self.process.send_signal(how)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        self.log.close()
+
+
+def start_ffn_ranks(transport, count, directory, *flags):
+    """All of a deployment, in order of rank."""
+    return [FfnRank("tcp://127.0.0.1:0" if transport == "tcp" else f"shm://{directory}/ffn{rank}.sock", directory, *flags,
+                    rank=rank, ranks=count) for rank in range(count)]
+
+
 @pytest.fixture(scope="session")
 def tandem_server(tmp_path_factory):
     """tandem_server("serve" | "inproc" | "shm" | "tcp", *flags): a ready server, shared by all who ask for the same one."""

@@ -9,38 +9,21 @@ import time
 
 import pytest
 
-from tests.conftest import ARITH, BINARY, TandemServer
+from tests.conftest import ARITH, BINARY, M2N, FfnRank, TandemServer, start_ffn_ranks
 
 # A loss must be reported within one second (docs/architecture.md); a busy test machine gets several times that before
 # this test calls it a hang. The figure itself is printed.
 PATIENCE_S = 20
 
 
-class Ffn:
-    """`tandem ffn` on a given address, as an operator starts it by hand."""
-
-    def __init__(self, address, directory, *flags):
-        self.log = (directory / f"ffn-{time.monotonic_ns()}.log").open("w")
-        self.process = subprocess.Popen([BINARY, "ffn", "--model", str(ARITH), "--listen", address, "--json", *flags],
-                                        stdout=subprocess.PIPE, stderr=self.log, text=True)
-        self.address = json.loads(self.process.stdout.readline())["address"]
-
-    def kill(self, how=signal.SIGKILL):
-        self.process.send_signal(how)
-
-    def close(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
-        self.log.close()
-
-
-@pytest.fixture(params=("tcp", "shm"))
+@pytest.fixture(params=(("tcp", 1), ("shm", 1), ("tcp", 2), ("shm", 2)), ids=("tcp", "shm", "tcp-1A2F", "shm-1A2F"))
 def split(request, tmp_path):
-    """An FFN process and an attention process, started by hand."""
-    ffn = Ffn("tcp://127.0.0.1:0" if request.param == "tcp" else f"shm://{tmp_path}/ffn.sock", tmp_path)
-    attention = TandemServer(["attention", "--model", str(ARITH), "--ffn", ffn.address, "--port", "0"], tmp_path)
-    ranks = [ffn]
+    """FFN processes and an attention process, started by hand."""
+    transport, count = request.param
+    ranks = start_ffn_ranks(transport, count, tmp_path)
+    flags = M2N if count > 1 else ()
+    attention = TandemServer(["attention", "--model", str(ARITH), "--ffn", ",".join(ffn.address for ffn in ranks), "--port", "0", *flags],
+                             tmp_path)
     try:
         attention.wait_ready()
         yield attention, ranks, tmp_path
@@ -95,7 +78,7 @@ def answer(server):
 @pytest.mark.parametrize("how", (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM), ids=("killed", "stopped", "terminated"))
 def test_a_lost_ffn_ends_every_request_by_name_and_is_taken_back(split, how):
     attention, ranks, directory = split
-    ffn = ranks[0]
+    ffn = ranks[-1]
     before = answer(attention)
     pid = attention.process.pid
     with concurrent.futures.ThreadPoolExecutor(12) as pool:
@@ -110,7 +93,7 @@ def test_a_lost_ffn_ends_every_request_by_name_and_is_taken_back(split, how):
     errors = [error for _, error in outcomes if error is not None]
     assert errors, "the loss came after all requests had ended"
     for error in errors:
-        assert "FFN rank 0" in error and ffn.address in error, error
+        assert f"FFN rank {ffn.rank}" in error and ffn.address in error, error
 
     degraded = wait_for_health(attention, 503, lost_at)
     assert ffn.address in degraded.body
@@ -119,7 +102,7 @@ def test_a_lost_ffn_ends_every_request_by_name_and_is_taken_back(split, how):
     assert attention.metrics()["tandem_kv_blocks_used"] == 0
 
     ffn.close()
-    ranks.append(Ffn(ffn.address, directory))
+    ranks.append(FfnRank(ffn.address, directory, *ffn.flags, rank=ffn.rank))
     wait_for_health(attention, 200, time.monotonic())
     assert answer(attention) == before
     assert attention.process.pid == pid and attention.process.poll() is None
@@ -134,7 +117,7 @@ def test_attention_may_start_first(tmp_path):
             assert attention.process.poll() is None, attention.describe()
             time.sleep(0.02)
         assert attention.request("GET", "/health").status == 503
-        ffn = Ffn(address, tmp_path)
+        ffn = FfnRank(address, tmp_path)
         attention.wait_ready()
         assert attention.request("GET", "/health").status == 200
         assert answer(attention)
@@ -155,7 +138,7 @@ def test_attention_that_waits_for_its_ffn_can_be_stopped(how, tmp_path):
 
 
 def test_a_setting_that_differs_is_named_with_both_values(tmp_path):
-    ffn = Ffn("tcp://127.0.0.1:0", tmp_path, "--compute-gate-on-attention")
+    ffn = FfnRank("tcp://127.0.0.1:0", tmp_path, "--compute-gate-on-attention")
     try:
         done = subprocess.run([BINARY, "attention", "--model", str(ARITH), "--ffn", ffn.address, "--port", "0"],
                               capture_output=True, text=True, timeout=60)
@@ -166,6 +149,20 @@ def test_a_setting_that_differs_is_named_with_both_values(tmp_path):
         assert ffn.process.poll() is None, "a client that does not fit must not end the FFN rank"
     finally:
         ffn.close()
+
+
+def test_experts_that_no_rank_holds_stop_the_start_by_name(tmp_path):
+    ranks = [FfnRank(f"shm://{tmp_path}/ffn{rank}.sock", tmp_path, rank=rank, ranks=3) for rank in range(2)]
+    try:
+        done = subprocess.run([BINARY, "attention", "--model", str(ARITH), "--ffn", ",".join(ffn.address for ffn in ranks), "--port", "0", *M2N],
+                              capture_output=True, text=True, timeout=60)
+        assert done.returncode != 0
+        message = done.stderr.splitlines()[-1]
+        experts = json.loads((ARITH / "config.json").read_text())["n_routed_experts"]
+        assert "no FFN rank holds layer" in message and f": experts {2 * experts // 3}-{experts - 1}" in message, message
+    finally:
+        for ffn in ranks:
+            ffn.close()
 
 
 def test_up_cleans_up_after_kill_nine(tmp_path):

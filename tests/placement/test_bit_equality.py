@@ -85,6 +85,23 @@ def test_one_ffn_rank_equals_colocated_in_the_default_mode_too(model, transport,
     assert outcome(split) == outcome(colocated_by_default[model])
 
 
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("transport,ranks", list(itertools.product(("shm", "tcp"), (2, 3))))
+def test_several_ffn_ranks_equal_colocated(model, transport, ranks, prompts, colocated):
+    """Connector m2n: every rank holds its share of the experts; most models' experts do not divide by 3."""
+    flags = ["--connector", "m2n", "--compute-gate-on-attention", "--transport", transport]
+    for batching in ([], ["--one-by-one"]):
+        split = generate(model, prompts, "--ffn", str(ranks), *flags, *batching)
+        assert [(rank["role"], rank["rank"]) for rank in split["ranks"]] == [("attention", 0)] + [("ffn", i) for i in range(ranks)]
+        assert {rank["transport"] for rank in split["ranks"]} == {transport}
+        assert outcome(split) == outcome(colocated[model])
+    whole = generate(model, prompts, "--ffn", "1", *flags)
+    assert outcome(whole) == outcome(colocated[model])
+    shares = [rank["bytes_held"] for rank in split["ranks"][1:]]
+    assert sum(shares) == whole["ranks"][1]["bytes_held"], "together the ranks hold every expert once"
+    assert max(shares) < whole["ranks"][1]["bytes_held"]
+
+
 @pytest.mark.parametrize("transport", ("shm", "tcp"))
 def test_token_ids_as_payload_change_nothing(transport, prompts, colocated):
     split = generate("deepseek_v3", prompts, "--ffn", "1", "--transport", transport, "--send-token-ids")
