@@ -154,6 +154,36 @@ TEST(ExpertDispatcher, ARankWithoutRowsGetsNone) {
             std::string::npos);
 }
 
+// Once it has seen its largest request a Prepared stays where it is.
+TEST(ExpertDispatcher, NothingIsAllocatedOnceWarm) {
+  std::mt19937 random(3);
+  const auto dispatcher = ExpertDispatcher::create(random_map(12, 3, true, random), 4);
+  ASSERT_TRUE(dispatcher.has_value());
+  Prepared prepared;
+  const Routing largest = random_routing(300, 12, 4, random);
+  std::vector<std::byte> sums(300 * sizeof(float)), out(300 * sizeof(float));
+  const std::vector<const std::byte*> partials(dispatcher->ranks().size(), sums.data());
+  const auto places = [&] {
+    std::vector<const void*> all = {prepared.parts.data(), prepared.cursors.data(), prepared.sources.data()};
+    for (const DispatchPart& part : prepared.parts) {
+      all.insert(all.end(), {part.rows.data(), part.ids.data(), part.weights.data()});
+    }
+    return all;
+  };
+  ASSERT_TRUE(dispatcher->prepare(1, 300, largest.view(), prepared).has_value());
+  add_partials(prepared, partials, 1, DType::f32, out.data());
+  const auto before = places();
+  for (int round = 0; round < 20; ++round) {
+    const uint32_t rows = 1 + random() % 60;  // of 300: no part can outgrow what the largest took
+    ASSERT_TRUE(
+        dispatcher
+            ->prepare(round % 2 == 0 ? 1 : 3, rows, random_routing(rows, 12, 4, random).view(), prepared)
+            .has_value());
+    add_partials(prepared, partials, 1, DType::f32, out.data());
+    ASSERT_EQ(places(), before);
+  }
+}
+
 TEST(ExpertDispatcher, SlicesAreRefusedByName) {
   std::vector<Piece> pieces = {{0, 0, 0, 16, {0, 0}}, {0, 0, 16, 32, {1, 0}}, {0, 1, 0, 32, {1, 0}}};
   const auto map = std::make_shared<const ExpertMap>(*ExpertMap::assemble({{0}, 2, 32}, pieces, 1));

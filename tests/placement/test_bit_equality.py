@@ -83,6 +83,10 @@ def test_one_ffn_rank_equals_colocated_in_the_default_mode_too(model, transport,
     split = generate(model, prompts, "--ffn", "1", "--transport", transport, f"--compute-gate-on-attention={str(gate).lower()}",
                      f"--compute-shared-experts-on-attention={str(shared).lower()}", deterministic=False)
     assert outcome(split) == outcome(colocated_by_default[model])
+    if gate and shared:
+        direct = generate(model, prompts, "--ffn", "1", "--transport", transport, "--connector", "m2n", "--compute-gate-on-attention",
+                          deterministic=False)
+        assert outcome(direct) == outcome(colocated_by_default[model])
 
 
 @pytest.mark.parametrize("model", MODELS)
