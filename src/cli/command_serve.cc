@@ -59,13 +59,18 @@ Result<std::unique_ptr<ApiServer>> start_server(const Settings& settings) {
   return server;
 }
 
-// Says that it serves, and serves until it is asked to stop.
+// How often `up` looks after its FFN processes: soon enough that a client which retries does not wait long.
+constexpr auto kTendInterval = std::chrono::milliseconds(200);
+
+// Says that it serves, and serves until it is asked to stop. `deployment`: whose processes to look after; may be null.
 void serve_until_stopped(const Settings& settings, StopSignal& stop, ApiServer& server, ServedModel model,
-                         Engine& engine) {
+                         Engine& engine, Deployment* deployment) {
   attach_engine(model, engine);
   server.set_ready(std::move(model));
   tell(settings, "ready", server.url());
-  stop.wait();
+  while (!stop.wait_for(kTendInterval)) {
+    if (deployment != nullptr) deployment->tend();
+  }
   log_info("stopping: open requests have " + std::to_string(kDrainLimit.count()) + " s to end");
   server.stop(kDrainLimit);
 }
@@ -78,7 +83,7 @@ Result<int> serve(Settings& settings, const std::vector<std::string>& ffn_addres
   TANDEM_ASSIGN(ServedModel model, read_served_model(settings.model, served_name(settings)));
   TANDEM_ASSIGN(const std::unique_ptr<EngineHost> host, EngineHost::create(settings, ffn_addresses, 1));
   tell_ranks(settings, {host->facts()});
-  serve_until_stopped(settings, stop, *server, std::move(model), host->engine());
+  serve_until_stopped(settings, stop, *server, std::move(model), host->engine(), nullptr);
   return kExitSuccess;
 }
 
@@ -155,7 +160,7 @@ Result<int> run_up(Settings& settings) {
   tell_ranks(settings, deployment->ranks());
   TANDEM_TRY(answer_sample(settings, text, deployment->engine()));
   if (settings.up.once) return kExitSuccess;
-  serve_until_stopped(settings, stop, *server, std::move(model), deployment->engine());
+  serve_until_stopped(settings, stop, *server, std::move(model), deployment->engine(), deployment.get());
   return kExitSuccess;
 }
 

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "base/log.h"
 #include "cli/child_process.h"
 #include "cli/compute.h"
 #include "cli/ffn_host.h"
@@ -12,6 +13,9 @@
 
 namespace tandem {
 namespace {
+
+// A rank that cannot start again must not keep the machine busy with trying.
+constexpr auto kRestartInterval = std::chrono::seconds(1);
 
 // A folder of its own for the sockets of one deployment, gone when it ends.
 class SocketFolder {
@@ -60,8 +64,14 @@ std::vector<std::string> ffn_arguments(const Settings& settings, const std::stri
 }  // namespace
 
 struct Deployment::Impl {
+  struct FfnProcess {
+    ChildProcess child;
+    std::vector<std::string> arguments;
+    Instant started;
+  };
+
   SocketFolder sockets;
-  std::vector<ChildProcess> ffn_processes;
+  std::vector<FfnProcess> ffn_processes;
   std::vector<std::unique_ptr<FfnHost>> ffn_hosts;
   std::unique_ptr<EngineHost> engine;  // last: attention leaves before its experts do
   std::vector<RankFacts> ranks;
@@ -89,18 +99,25 @@ struct Deployment::Impl {
         ranks.push_back(host->facts());
         ffn_hosts.push_back(std::move(host));
       } else {
-        TANDEM_ASSIGN(ChildProcess child, ChildProcess::start(ffn_arguments(settings, address, rank,
-                                                                            threads_for(settings, roles))));
-        ffn_processes.push_back(std::move(child));
+        FfnProcess process;
+        process.arguments = ffn_arguments(settings, address, rank, threads_for(settings, roles));
+        TANDEM_ASSIGN(process.child, ChildProcess::start(process.arguments));
+        process.started = now();
+        ffn_processes.push_back(std::move(process));
       }
     }
     for (size_t rank = 0; rank < ffn_processes.size(); ++rank) {
-      auto line = ffn_processes[rank].read_line(std::chrono::seconds(settings.afd.connect_timeout_s));
+      FfnProcess& process = ffn_processes[rank];
+      auto line = process.child.read_line(std::chrono::seconds(settings.afd.connect_timeout_s));
       if (!line)
         return make_error(line.error().code,
                           "FFN rank " + std::to_string(rank) + " did not start: " + line.error().message);
       TANDEM_ASSIGN(const RankFacts facts, parse_rank_json(*line));
       ranks.push_back(facts);
+      // Again it must listen where attention looks for it, on the port that the system chose.
+      for (std::string& argument : process.arguments) {
+        if (argument.starts_with("--listen=")) argument = "--listen=" + facts.address;
+      }
     }
     return {};
   }
@@ -113,6 +130,22 @@ Engine& Deployment::engine() {
 }
 std::vector<RankFacts> Deployment::ranks() const {
   return impl_->ranks;
+}
+
+void Deployment::tend() {
+  for (size_t rank = 0; rank < impl_->ffn_processes.size(); ++rank) {
+    Impl::FfnProcess& process = impl_->ffn_processes[rank];
+    if (process.child.alive() || now() - process.started < kRestartInterval) continue;
+    process.started = now();
+    auto child = ChildProcess::start(process.arguments);
+    if (!child) {
+      log_error("FFN rank " + std::to_string(rank) + " has died and cannot be started again: " + child.error().message);
+      continue;
+    }
+    process.child = std::move(*child);
+    log_warning("FFN rank " + std::to_string(rank) + " has died; started again as process " +
+                std::to_string(process.child.pid()));
+  }
 }
 
 Result<std::unique_ptr<Deployment>> Deployment::start(const Settings& settings) {

@@ -58,4 +58,9 @@ void StopSignal::wait() {
   changed_.wait(lock, [] { return stop_requested.load(); });
 }
 
+bool StopSignal::wait_for(Duration limit) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, limit, [] { return stop_requested.load(); });
+}
+
 }  // namespace tandem

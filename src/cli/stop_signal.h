@@ -8,6 +8,8 @@
 #include <mutex>
 #include <thread>
 
+#include "base/clock.h"
+
 namespace tandem {
 
 class StopSignal {
@@ -19,6 +21,8 @@ class StopSignal {
 
   // Returns when a signal has come.
   void wait();
+  // The same, but waits no longer than `limit`; false: none has come.
+  bool wait_for(Duration limit);
   // Whether one has come, for what waits for something else meanwhile. False for ever in a process without a
   // StopSignal.
   static const std::atomic<bool>& requested();

@@ -3,6 +3,7 @@
 import concurrent.futures
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import time
@@ -163,6 +164,30 @@ def test_experts_that_no_rank_holds_stop_the_start_by_name(tmp_path):
     finally:
         for ffn in ranks:
             ffn.close()
+
+
+def only_child(pid):
+    children = " ".join(path.read_text() for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children")).split()
+    return int(children[0]) if children else None
+
+
+@pytest.mark.parametrize("transport", ("tcp", "shm"))
+def test_up_starts_a_dead_ffn_process_again(transport, tmp_path):
+    server = TandemServer(["up", "--model", str(ARITH), "--transport", transport, "--port", "0"], tmp_path)
+    try:
+        server.wait_ready()
+        before = answer(server)
+        for _ in range(2):
+            ffn_pid = only_child(server.process.pid)
+            os.kill(ffn_pid, signal.SIGKILL)
+            killed_at = time.monotonic()
+            while only_child(server.process.pid) in (None, ffn_pid):
+                assert time.monotonic() - killed_at < PATIENCE_S, server.describe()
+                time.sleep(0.02)
+            wait_for_health(server, 200, killed_at)
+            assert answer(server) == before
+    finally:
+        server.stop()
 
 
 def test_up_cleans_up_after_kill_nine(tmp_path):
