@@ -424,8 +424,7 @@ FfnWorker::~FfnWorker() {
 
 Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& options, MoeBlock& block) {
   TANDEM_TRY(check_block(options.settings, block));
-  return create(
-      options, [&block](const MoeRequest& request) { return block.run(request); }, &block);
+  return create(options, [&block](const MoeRequest& request) { return block.run(request); }, &block);
 }
 
 Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& options, MoeRun run) {

@@ -2,10 +2,11 @@
 and every answer has the probabilities of the colocated server, bit for bit in deterministic mode."""
 
 import concurrent.futures
+import subprocess
 
 import pytest
 
-from tests.conftest import ARITH, M2N, TandemServer, start_ffn_ranks
+from tests.conftest import ARITH, BINARY, M2N, TandemServer, start_ffn_ranks
 
 QUESTIONS = [f"Tom has {a} apples and buys {b} more." for a, b in zip(range(3, 15), range(40, 28, -1))]
 
@@ -47,3 +48,12 @@ def test_attention_ranks_share_ffn_ranks(attention_ranks, ffn_ranks, transport, 
             server.stop()
         for ffn in ranks:
             ffn.close()
+
+
+def test_up_starts_several_ffn_ranks_from_one_command():
+    done = subprocess.run([BINARY, "up", "--model", str(ARITH), "--ffn", "3", "--once", "--question", "What is 2 plus 3?", *M2N],
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split()[:2] for line in done.stdout.splitlines() if line.startswith(("attention", "ffn"))]
+    assert rows == [["attention", "0"], ["ffn", "0"], ["ffn", "1"], ["ffn", "2"]], done.stdout
+    assert "A: " in done.stdout
