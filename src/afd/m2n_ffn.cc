@@ -115,9 +115,15 @@ struct M2nFfn::Impl {
     }
   }
 
-  Status assemble() {
+  std::vector<FfnRankFacts> peers() const {
     std::vector<FfnRankFacts> facts;
+    facts.reserve(links.size());
     for (const auto& link : links) facts.push_back(link->peer());
+    return facts;
+  }
+
+  Status assemble() {
+    const std::vector<FfnRankFacts> facts = peers();
     auto assembled = assemble_topology(options.settings, facts, 1);
     if (!assembled) {
       return make_error(ErrorCode::invalid_argument,
@@ -353,9 +359,7 @@ RemoteFfnStats M2nFfn::stats() const {
 }
 
 std::vector<FfnRankFacts> M2nFfn::peers() const {
-  std::vector<FfnRankFacts> facts;
-  for (const auto& link : impl_->links) facts.push_back(link->peer());
-  return facts;
+  return impl_->peers();
 }
 
 }  // namespace tandem

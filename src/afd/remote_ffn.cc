@@ -141,7 +141,7 @@ Result<std::unique_ptr<RemoteFfn>> RemoteFfn::create(const RemoteFfnOptions& opt
                     std::chrono::duration_cast<std::chrono::seconds>(options.start_limit).count(),
                     waited_for));
   }
-  const Status outcome = *state.start_result();
+  const Status outcome = state.start_result().value_or(Status{});
   lock.unlock();
   if (!outcome) return std::unexpected(outcome.error());
   return started;

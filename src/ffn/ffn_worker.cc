@@ -102,6 +102,7 @@ struct FfnWorker::Impl {
 
   void merge(std::vector<WaitingTile>& group, Instant start) {
     std::vector<const TileView*> tiles;
+    tiles.reserve(group.size());
     for (const WaitingTile& waiting : group) tiles.push_back(&waiting.tile);
     const Status done = batch.run(tiles, run);
     if (!done) {
