@@ -56,6 +56,7 @@ class CollectingSink final : public GenerationSink {
 
 std::vector<int32_t> BatchAnswer::tokens() const {
   std::vector<int32_t> ids;
+  ids.reserve(events.size());
   for (const TokenEvent& event : events) ids.push_back(event.token);
   return ids;
 }

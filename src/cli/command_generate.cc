@@ -29,12 +29,13 @@ std::string hash_text(uint64_t hash) {
   return fmt::format("{:016x}", hash);
 }
 
-Status add_text(const Settings& settings, Prompts& prompts, const std::string& text) {
+Status add_text(const Settings& settings, const TextModel& model, std::vector<GenerationRequest>& requests,
+                const std::string& text) {
   GenerationRequest request;
-  auto ids = settings.generate.chat ? prompts.text->encode_question(text) : prompts.text->encode_text(text);
+  auto ids = settings.generate.chat ? model.encode_question(text) : model.encode_text(text);
   if (!ids) return std::unexpected(ids.error());
   request.prompt = std::move(*ids);
-  prompts.requests.push_back(std::move(request));
+  requests.push_back(std::move(request));
   return {};
 }
 
@@ -45,7 +46,7 @@ Status add_line(const Settings& settings, Prompts& prompts, const std::string& l
     if (!prompts.text)
       return make_error(ErrorCode::invalid_argument,
                         place + ": text, and " + settings.model + " has no tokenizer.json; give prompt_ids");
-    return add_text(settings, prompts, json["prompt"].get<std::string>());
+    return add_text(settings, *prompts.text, prompts.requests, json["prompt"].get<std::string>());
   }
   if (json.is_object() && json.contains("prompt_ids") && json["prompt_ids"].is_array()) {
     GenerationRequest request;
@@ -77,7 +78,7 @@ Status read_prompts(const Settings& settings, Prompts& prompts) {
                         settings.model + " has no tokenizer.json; give token ids with --prompts-file");
     std::string text = generate.prompt;
     if (text == "-") text.assign(std::istreambuf_iterator<char>(std::cin), {});
-    return add_text(settings, prompts, text);
+    return add_text(settings, *prompts.text, prompts.requests, text);
   }
   std::ifstream file(generate.prompts_file);
   if (!file)
