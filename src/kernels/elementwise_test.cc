@@ -174,8 +174,10 @@ TEST_P(ElementwiseTest, CombinePlain) {
           }
           // bf16 rounds the experts' part, the shared part and their sum.
           const double shared = test.shared.get(r * hidden + i);
-          const double parts = dtype == DType::f32 ? 0 : rounding(dtype, shared) + rounding(dtype, sum - shared);
-          ASSERT_NEAR(out.get(r * hidden + i), sum, 8 * 0x1p-24 * magnitude + parts + 1.01 * rounding(dtype, sum));
+          const double parts =
+              dtype == DType::f32 ? 0 : rounding(dtype, shared) + rounding(dtype, sum - shared);
+          ASSERT_NEAR(out.get(r * hidden + i), sum,
+                      8 * 0x1p-24 * magnitude + parts + 1.01 * rounding(dtype, sum));
         }
       }
     }

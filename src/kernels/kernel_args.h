@@ -175,8 +175,8 @@ struct KvWriteArgs {
 };
 
 // x[r, :] += multiplier * y[r, :]; y is the reply of the experts or an attention output. With two addends (a
-// reply and the shared experts' part) they are added in float64 first, which is exact in deterministic mode, and
-// their sum is rounded to `dtype`, as combine rounds it where it has both.
+// reply and the shared experts' part) they are added in float64 first, which is exact in deterministic mode,
+// and their sum is rounded to `dtype`, as combine rounds it where it has both.
 struct ResidualAddArgs {
   float* x = nullptr;  // [rows, cols]
   uint32_t rows = 0, cols = 0;
