@@ -161,13 +161,14 @@ size_t Executor::poll() {
     count = port_.poll(completions);
     for (size_t i = 0; i < count; ++i) {
       Completion& completion = completions[i];
-      const auto lane = std::find_if(active_.begin(), active_.end(), [&](const Lane* candidate) {
+      const auto found = std::find_if(active_.begin(), active_.end(), [&](const Lane* candidate) {
         return candidate->exchange_.state == FfnExchange::State::submitted &&
                candidate->exchange_.ticket == completion.ticket;
       });
-      if (lane == active_.end()) continue;  // of a request that failed before it was cancelled
-      FfnExchange& exchange = (*lane)->exchange_;
-      StepStats& stats = (*lane)->stats_;
+      if (found == active_.end()) continue;  // of a request that failed before it was cancelled
+      Lane& lane = **found;
+      FfnExchange& exchange = lane.exchange_;
+      StepStats& stats = lane.stats_;
       exchange.state = FfnExchange::State::completed;
       exchange.status = std::move(completion.status);
       const Instant at = now();
@@ -176,9 +177,9 @@ size_t Executor::poll() {
       stats.compute_us += completion.times.compute_us;
       stats.exchange_us += completion.times.exchange_us;
       stats.residence_us += completion.times.residence_us;
-      if ((*lane)->waiting_since_) {
-        stats.waited += at - *(*lane)->waiting_since_;
-        (*lane)->waiting_since_.reset();
+      if (lane.waiting_since_) {
+        stats.waited += at - *lane.waiting_since_;
+        lane.waiting_since_.reset();
       }
       ++marked;
     }

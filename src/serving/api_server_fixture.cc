@@ -18,7 +18,9 @@ void ApiServerTest::TearDown() {
 
 void ApiServerTest::start(std::string output, ScriptedEngineOptions options, bool ready) {
   options.eos_token_ids = {kEosId};
-  if (!options.script) options.script = [output](const GenerationRequest&) { return byte_ids(output); };
+  if (!options.script) {
+    options.script = [output = std::move(output)](const GenerationRequest&) { return byte_ids(output); };
+  }
   engine_ = std::make_unique<ScriptedEngine>(std::move(options));
   ApiServerOptions server_options;
   server_options.http.port = 0;

@@ -39,7 +39,8 @@ class FieldReader {
   // Refuses every field that was not made known. True when nothing was wrong.
   bool finish();
   bool ok() const { return !error_.has_value(); }
-  ApiError take_error() { return std::move(*error_); }
+  // Only when not ok().
+  ApiError take_error() { return std::move(*error_); }  // NOLINT(bugprone-unchecked-optional-access)
 
  private:
   const nlohmann::json& object_;
