@@ -62,7 +62,8 @@ Result<std::unique_ptr<ApiServer>> start_server(const Settings& settings) {
 // How often `up` looks after its FFN processes: soon enough that a client which retries does not wait long.
 constexpr auto kTendInterval = std::chrono::milliseconds(200);
 
-// Says that it serves, and serves until it is asked to stop. `deployment`: whose processes to look after; may be null.
+// Says that it serves, and serves until it is asked to stop. `deployment`: whose processes to look after; may
+// be null.
 void serve_until_stopped(const Settings& settings, StopSignal& stop, ApiServer& server, ServedModel model,
                          Engine& engine, Deployment* deployment) {
   attach_engine(model, engine);

@@ -139,7 +139,8 @@ void Deployment::tend() {
     process.started = now();
     auto child = ChildProcess::start(process.arguments);
     if (!child) {
-      log_error("FFN rank " + std::to_string(rank) + " has died and cannot be started again: " + child.error().message);
+      log_error("FFN rank " + std::to_string(rank) +
+                " has died and cannot be started again: " + child.error().message);
       continue;
     }
     process.child = std::move(*child);

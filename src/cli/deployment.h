@@ -19,8 +19,8 @@ class Deployment {
 
   Engine& engine();
   std::vector<RankFacts> ranks() const;
-  // Starts FFN processes that have died again, on their old addresses: attention takes them back. Call it now and then, from
-  // the thread that started the deployment (the children die with that thread).
+  // Starts FFN processes that have died again, on their old addresses: attention takes them back. Call it now
+  // and then, from the thread that started the deployment (the children die with that thread).
   void tend();
 
  private:
