@@ -1,8 +1,11 @@
 #include "cli/deployment.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <charconv>
 #include <filesystem>
 
 #include "base/log.h"
@@ -17,16 +20,39 @@ namespace {
 // A rank that cannot start again must not keep the machine busy with trying.
 constexpr auto kRestartInterval = std::chrono::seconds(1);
 
+constexpr std::string_view kFolderPrefix =
+    "tandem-";  // then the process id, a dash and six random characters
+
+// Folders that processes left behind when they were killed. Other users' folders cannot be removed and stay.
+void remove_stale_folders(const std::filesystem::path& parent) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(parent, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kFolderPrefix)) continue;
+    pid_t pid = 0;
+    const char* begin = name.data() + kFolderPrefix.size();
+    const auto [end, error] = std::from_chars(begin, name.data() + name.size(), pid);
+    if (error != std::errc() || end == name.data() + name.size() || *end != '-' || pid <= 0) continue;
+    if (::kill(pid, 0) != 0 && errno == ESRCH) std::filesystem::remove_all(entry.path(), ignored);
+  }
+}
+
 // A folder of its own for the sockets of one deployment, gone when it ends.
 class SocketFolder {
  public:
+  SocketFolder() = default;
+  SocketFolder(const SocketFolder&) = delete;
+  SocketFolder& operator=(const SocketFolder&) = delete;
   ~SocketFolder() {
     std::error_code ignored;
     if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
   }
   Result<std::string> path() {
     if (!path_.empty()) return path_;
-    std::string name = (std::filesystem::temp_directory_path() / "tandem-XXXXXX").string();
+    const std::filesystem::path parent = std::filesystem::temp_directory_path();
+    remove_stale_folders(parent);
+    std::string name =
+        (parent / (std::string(kFolderPrefix) + std::to_string(::getpid()) + "-XXXXXX")).string();
     if (::mkdtemp(name.data()) == nullptr)
       return make_error(ErrorCode::unavailable, "cannot make a folder for sockets in " + name);
     path_ = name;

@@ -208,3 +208,6 @@ def test_up_cleans_up_after_kill_nine(tmp_path):
         while os.path.exists(f"/proc/{ffn_pid}") and time.monotonic() < end:
             time.sleep(0.02)
         assert not os.path.exists(f"/proc/{ffn_pid}"), "the FFN child outlived its parent"
+    # The next one takes away what a killed one could not.
+    subprocess.run([BINARY, "up", "--model", str(ARITH), "--once"], check=True, capture_output=True, timeout=120, env=environment)
+    assert not list(tmp_path.glob("tandem-*"))
