@@ -221,12 +221,13 @@ void HttpConnection::dispatch() {
 
 void HttpConnection::post_deliver(const std::shared_ptr<HttpReplyState>& state, std::string bytes, int status,
                                   bool last) {
-  boost::asio::post(context_->io, [self = shared_from_this(), state, bytes = std::move(bytes), status,
-                                   last]() mutable { self->deliver(state, std::move(bytes), status, last); });
+  boost::asio::post(context_->io, [self = shared_from_this(), state, bytes = std::move(bytes), status, last] {
+    self->deliver(state, bytes, status, last);
+  });
 }
 
-void HttpConnection::deliver(const std::shared_ptr<HttpReplyState>& state, std::string bytes, int status,
-                             bool last) {
+void HttpConnection::deliver(const std::shared_ptr<HttpReplyState>& state, const std::string& bytes,
+                             int status, bool last) {
   if (closed_ || state != state_) return;
   if (status != 0) record_.status = status;
   streaming_ = streaming_ || !last;

@@ -54,7 +54,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   // Bytes of the reply of the exchange `state`, dropped if it is no longer the current one. status 0: not a
   // head.
-  void deliver(const std::shared_ptr<HttpReplyState>& state, std::string bytes, int status, bool last);
+  void deliver(const std::shared_ptr<HttpReplyState>& state, const std::string& bytes, int status, bool last);
   void post_deliver(const std::shared_ptr<HttpReplyState>& state, std::string bytes, int status, bool last);
 
  private:

@@ -146,6 +146,7 @@ class HttpServer::Impl {
   template <class Fn>
   void for_each_connection(Fn&& fn) {
     const auto copy = context_->connections;  // fn may close, which removes from the set
+    // In whatever order: NOLINTNEXTLINE(bugprone-nondeterministic-pointer-iteration-order)
     for (HttpConnection* connection : copy) {
       // An earlier call may have closed this one too, but its object lives: a posted handler holds it.
       if (context_->connections.contains(connection)) fn(*connection->shared_from_this());

@@ -11,6 +11,7 @@ namespace tandem {
 
 TestClient::TestClient(uint16_t port, int timeout_seconds) {
   fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd_ < 0) return;
   const timeval timeout{timeout_seconds, 0};
   setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
   setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
@@ -55,7 +56,7 @@ TestReply TestClient::receive(bool head_only) {
   }
   const std::string head = in_.substr(0, end + 2);
   in_.erase(0, end + 4);
-  reply.status = std::atoi(head.c_str() + std::string_view("HTTP/1.1 ").size());
+  reply.status = std::stoi(head.substr(std::string_view("HTTP/1.1 ").size()));
   for (size_t at = head.find("\r\n") + 2; at < head.size();) {
     const size_t colon = head.find(": ", at), stop = head.find("\r\n", at);
     reply.headers[head.substr(at, colon - at)] = head.substr(colon + 2, stop - colon - 2);

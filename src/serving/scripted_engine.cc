@@ -94,7 +94,7 @@ void ScriptedEngine::step(int count) {
   changed_.wait(lock, [&] { return steps_done_ == steps_allowed_; });
 }
 
-void ScriptedEngine::lose_peer(Error error) {
+void ScriptedEngine::lose_peer(const Error& error) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !in_step_; });
   health_ = std::unexpected(error);
@@ -180,6 +180,7 @@ void ScriptedEngine::one_step(std::unique_lock<std::mutex>& lock) {
     waiting_.pop_front();
   }
   std::vector<RequestId> ids;
+  ids.reserve(running_.size());
   for (const Sequence& sequence : running_) ids.push_back(sequence.id);
   for (const RequestId id : ids) {
     const auto find = [&] {

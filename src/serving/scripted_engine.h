@@ -42,7 +42,7 @@ class ScriptedEngine : public Engine {
   // Lets `count` steps run; returns when they have. Not with free_running.
   void step(int count = 1);
   // Ends every request with this error, and health says so until heal().
-  void lose_peer(Error error);
+  void lose_peer(const Error& error);
   void heal();
 
   // What was submitted, in order, and how many cancels came for requests that had not ended or had.

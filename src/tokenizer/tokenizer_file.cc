@@ -32,7 +32,7 @@ Result<std::string> type_of(const JsonField& field) {
 Result<std::string> literal_pattern(const JsonField& field) {
   TANDEM_TRY(field.object());
   if (field.at("String").is_null()) return field.refuse("only a \"String\" pattern is supported here");
-  TANDEM_ASSIGN(const std::string text, field.at("String").string());
+  TANDEM_ASSIGN(std::string text, field.at("String").string());
   size_t offset = 0;
   if (!text.empty()) next_codepoint(text, offset);
   if (text.empty() || offset != text.size())

@@ -25,7 +25,7 @@ constexpr size_t kMaxReasonBytes = 512;
 
 Result<std::string> name_of_peer(int socket, const std::string& address) {
   TANDEM_ASSIGN(const UnixPeer peer, unix_peer(socket));
-  const std::string name = address + " (pid " + std::to_string(peer.pid) + ")";
+  std::string name = address + " (pid " + std::to_string(peer.pid) + ")";
   // The path has mode 0600; this also holds where a folder or a passed descriptor would let another user in.
   if (peer.uid != geteuid()) {
     return make_error(ErrorCode::unsupported, name + " is a process of user " + std::to_string(peer.uid) +

@@ -60,9 +60,11 @@ std::string tcp_name_of_local_end(int socket) {
 Result<Accepted> accept_connection(int listener, const std::string& address) {
   Accepted taken;
   taken.peer.length = sizeof(taken.peer.storage);
-  taken.socket =
-      UniqueFd(accept4(listener, taken.peer.get(), &taken.peer.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (taken.socket) return taken;
+  const int socket = accept4(listener, taken.peer.get(), &taken.peer.length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (socket >= 0) {
+    taken.socket = UniqueFd(socket);
+    return taken;
+  }
   if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
     return make_error(ErrorCode::resource_exhausted, address + " cannot accept: " + system_message(errno) +
                                                          "; raise the limit of open files (ulimit -n)");

@@ -235,17 +235,17 @@ void TcpSender::watch_writable(bool wanted) {
 
 void TcpSender::close(bool say_bye) {
   const std::lock_guard lock(mutex_);
-  if (!socket_) return;
+  const int socket = socket_.get();
+  if (socket < 0) return;
   flush_locked();
   if (say_bye && !dead_ && queue_.empty()) {
     const auto bye = TcpFrameLayout::encode({TcpFrameKind::bye, Channel::control, 0});
-    [[maybe_unused]] const ssize_t sent =
-        send(socket_.get(), bye.data(), bye.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    [[maybe_unused]] const ssize_t sent = send(socket, bye.data(), bye.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
   // Unread bytes would turn the close into a reset, and a reset throws away what is still on the way to the
   // peer.
   std::array<std::byte, 4096> ignored;
-  for (int i = 0; i < 64 && recv(socket_.get(), ignored.data(), ignored.size(), MSG_DONTWAIT) > 0; ++i) {
+  for (int i = 0; i < 64 && recv(socket, ignored.data(), ignored.size(), MSG_DONTWAIT) > 0; ++i) {
   }
   dead_ = true;
   queue_.clear();

@@ -285,6 +285,7 @@ Result<Value> call_function(BuiltinContext& context, std::string_view name, cons
     return Value(std::move(space));
   }
   std::vector<std::pair<Value, Value>> items;
+  items.reserve(entries.size());
   for (auto& [key, value] : entries) items.emplace_back(Value(std::string_view(key)), std::move(value));
   return Value::map(std::move(items));
 }

@@ -155,14 +155,14 @@ template <bool kInteger>
 Result<Value> to_number(BuiltinContext&, const Value& value, const Arguments& arguments) {
   TANDEM_TRY(arguments.only(kInteger ? "int" : "float", 1, {"default"}));
   const Value* other = arguments.get(0, "default");
-  const Value otherwise = other != nullptr ? *other : kInteger ? Value(int64_t{0}) : Value(0.0);
+  Value otherwise = other != nullptr ? *other : kInteger ? Value(int64_t{0}) : Value(0.0);
   double number = 0;
   if (value.is_number()) {
     if (kInteger && !value.is_float()) return Value(value.integer());
     number = value.number();
   } else if (value.text() != nullptr) {
     const std::string text = strip(*value.text(), nullptr, true, true).bytes;
-    const size_t sign = text.starts_with("+") ? 1 : 0;
+    const size_t sign = text.starts_with('+') ? 1 : 0;
     const char* begin = text.data() + sign;
     const char* end = text.data() + text.size();
     int64_t integer = 0;
@@ -211,6 +211,7 @@ Result<Value> sorted(BuiltinContext& context, std::vector<std::pair<Value, Value
   });
   TANDEM_TRY(failed);
   std::vector<Value> items;
+  items.reserve(keyed.size());
   for (auto& [key, item] : keyed) items.push_back(std::move(item));
   return Value::list(std::move(items));
 }
@@ -311,10 +312,11 @@ Result<Value> select(BuiltinContext& context, const Value& value, const Argument
   std::vector<Value> out;
   for (const Value& item : items) {
     TANDEM_TRY(context.budget.spend(1));
-    Value subject = item;
+    Value attribute;
     if constexpr (kAttribute) {
-      TANDEM_ASSIGN(subject, attribute_of(item, given[0]));
+      TANDEM_ASSIGN(attribute, attribute_of(item, given[0]));
     }
+    const Value& subject = kAttribute ? attribute : item;
     bool holds = subject.truthy();
     if (tested) {
       TANDEM_ASSIGN(holds, apply_test(context, given[place].text()->bytes, subject, inner));

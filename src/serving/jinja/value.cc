@@ -343,6 +343,7 @@ class JsonWriter {
 
   Status write_map(const Map& map, int level) {
     std::vector<const std::pair<Value, Value>*> entries;
+    entries.reserve(map.entries.size());
     for (const auto& entry : map.entries) entries.push_back(&entry);
     if (style_.sort_keys) {
       for (const auto* entry : entries) {
