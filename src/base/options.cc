@@ -149,6 +149,7 @@ Result<void> OptionSet::set(std::string_view key, std::string_view value, std::s
   const Option* option = find(key);
   if (option == nullptr) {
     std::vector<std::string> keys;
+    keys.reserve(options_.size());
     for (const Option& known : options_) keys.push_back(known.key);
     const std::string nearest = nearest_word(key, keys);
     return bad(std::string(where) + ": unknown key '" + std::string(key) + "'" +

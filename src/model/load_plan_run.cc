@@ -11,6 +11,11 @@ constexpr uint64_t kTaskBytes = uint64_t{1} << 20;
 // KernelTable::pack takes ranges that start at a multiple of this.
 constexpr uint32_t kPackRows = 64;
 
+// Only of a claim that this rank holds: those have readers.
+const MatrixReader& reader_of(const ResolvedTensors& tensors, size_t claim) {
+  return *tensors.readers[claim];  // NOLINT(bugprone-unchecked-optional-access)
+}
+
 }  // namespace
 
 LoadRun::LoadRun(const LoadPlan& plan, const ResolvedTensors& tensors, const KernelTable& table,
@@ -21,7 +26,7 @@ LoadRun::LoadRun(const LoadPlan& plan, const ResolvedTensors& tensors, const Ker
     const CopyItem& item = plan.copies()[i];
     const TensorClaim& claim = plan.claims()[item.claim];
     if (!is_held(claim, held)) continue;
-    const MatrixReader& reader = *tensors.readers[item.claim];
+    const MatrixReader& reader = reader_of(tensors, item.claim);
     const uint64_t bytes = claim.elements() * (item.bits != nullptr ? element : sizeof(float));
     role_bytes_[static_cast<size_t>(claim.role)] += bytes;
     resident_bytes_ += bytes;
@@ -121,7 +126,7 @@ uint64_t LoadRun::pack_rows(const PackItem& item, uint32_t row_begin, uint32_t r
     const uint64_t begin = std::max<uint64_t>(row_begin, first),
                    end = std::min<uint64_t>(row_end, first + source.count);
     if (begin < end) {
-      const MatrixReader& reader = *tensors_.readers[source.claim];
+      const MatrixReader& reader = reader_of(tensors_, source.claim);
       const uint64_t from = source.begin + begin - first, to = source.begin + end - first;
       if (compute_dtype_ == DType::f32) {
         reader.read_f32(from, to, reinterpret_cast<float*>(out));
@@ -140,7 +145,7 @@ uint64_t LoadRun::pack_rows(const PackItem& item, uint32_t row_begin, uint32_t r
 
 uint64_t LoadRun::pack_transposed(const PackItem& item, std::byte* scratch) const {
   const SourceRows& source = item.sources.front();
-  const MatrixReader& reader = *tensors_.readers[source.claim];
+  const MatrixReader& reader = reader_of(tensors_, source.claim);
   const size_t count = size_t{item.rows} * item.cols;
   float* stored = reinterpret_cast<float*>(scratch);  // [cols, rows] of the packed weight
   float* turned = stored + count;                     // [rows, cols]
@@ -157,7 +162,7 @@ uint64_t LoadRun::pack_transposed(const PackItem& item, std::byte* scratch) cons
 }
 
 uint64_t LoadRun::copy_rows(const CopyItem& item, uint32_t row_begin, uint32_t row_end) const {
-  const MatrixReader& reader = *tensors_.readers[item.claim];
+  const MatrixReader& reader = reader_of(tensors_, item.claim);
   const uint64_t first = row_begin * reader.cols();
   if (item.bits != nullptr && compute_dtype_ == DType::bf16) {
     reader.read_bf16(row_begin, row_end, item.bits->data() + first);

@@ -11,8 +11,8 @@ namespace tandem {
 namespace {
 
 // The (fractional) index of the dimension that turns `turns` times over the original context.
-double correction_dim(const RopeConfig& rope, double turns) {
-  return rope.dim * std::log(rope.yarn->original_max_position / (turns * 2 * std::numbers::pi)) /
+double correction_dim(const RopeConfig& rope, const YarnConfig& yarn, double turns) {
+  return rope.dim * std::log(yarn.original_max_position / (turns * 2 * std::numbers::pi)) /
          (2 * std::log(static_cast<double>(rope.theta)));
 }
 
@@ -22,7 +22,7 @@ std::string rope_type(ConfigReader& scaling, bool type_may_be_absent) {
     scaling.fail(ErrorCode::invalid_argument, "type",
                  fmt::format("is '{}' and rope_type is '{}'; keep one", type, rope_type));
   }
-  const std::string name = rope_type.empty() ? type : rope_type;
+  std::string name = rope_type.empty() ? type : rope_type;
   if (!name.empty()) return name;
   if (!type_may_be_absent)
     scaling.fail(ErrorCode::invalid_argument, "rope_type", "is missing; default or yarn would do");
@@ -72,8 +72,8 @@ std::vector<double> RopeConfig::inverse_frequencies() const {
   std::vector<double> frequencies(pairs);
   double low = 0, high = 0;
   if (yarn) {
-    low = correction_dim(*this, yarn->beta_fast);
-    high = correction_dim(*this, yarn->beta_slow);
+    low = correction_dim(*this, *yarn, yarn->beta_fast);
+    high = correction_dim(*this, *yarn, yarn->beta_slow);
     if (yarn->truncate) {
       low = std::floor(low);
       high = std::ceil(high);

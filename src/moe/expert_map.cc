@@ -54,7 +54,7 @@ std::string describe_experts(std::span<const Piece> pieces) {
     for (auto it = experts.begin(); it != experts.end();) {
       const uint16_t begin = *it;
       uint16_t end = begin;
-      while (++it != experts.end() && *it == end + 1) end = *it;
+      for (++it; it != experts.end() && *it == end + 1; ++it) end = *it;
       text += (first_range ? "" : ", ") + range_text(begin, end);
       first_range = false;
     }
