@@ -23,6 +23,12 @@ std::span<const ConnectorInfo> connectors() {
   return kConnectors;
 }
 
+std::vector<std::string> connector_names() {
+  std::vector<std::string> names;
+  for (const ConnectorInfo& connector : kConnectors) names.emplace_back(connector.name);
+  return names;
+}
+
 Result<std::unique_ptr<FfnPort>> make_connector(const ConnectorOptions& options) {
   std::string known;
   for (const ConnectorInfo& connector : kConnectors) {

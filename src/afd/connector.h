@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "afd/remote_ffn.h"
 #include "moe/ffn_port.h"
@@ -21,6 +22,7 @@ struct ConnectorInfo {
 
 // All names that a configuration may use.
 std::span<const ConnectorInfo> connectors();
+std::vector<std::string> connector_names();
 
 struct ConnectorOptions {
   std::string name = "p2p";

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/config_file.h"
+#include "cli/support.h"
 
 namespace tandem {
 namespace {
@@ -220,9 +221,11 @@ std::string configuration_reference() {
             (option.default_text.empty() ? "" : "`" + option.default_text + "`") + " | " + cell(option.help) +
             " |\n";
   }
-  text += "\n## What is refused by name\n\n| key | value | what would do |\n| --- | --- | --- |\n";
+  text +=
+      "\n## What is refused by name\n\nThe matrix of what goes together is in `docs/features.md`.\n\n"
+      "| refused | what would do | why |\n| --- | --- | --- |\n";
   for (const SupportRule& rule : support_rules())
-    text += "| `" + rule.key + "` | `" + rule.value + "` | " + cell(rule.what_would_do) + " |\n";
+    text += "| " + cell(rule_text(rule)) + " | " + cell(rule.what_would_do) + " | " + cell(rule.why) + " |\n";
   text += "\n## Commands\n\n| command | does |\n| --- | --- |\n";
   for (const Command& command : commands())
     text += "| `tandem " + command.name + "` | " + cell(command.summary) + " |\n";

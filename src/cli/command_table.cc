@@ -120,8 +120,8 @@ std::vector<Command> make_commands() {
                    run_doctor});
   table.push_back({"configuration",
                    "print the reference of all settings (docs/configuration.md)",
-                   "",
-                   {"config"},
+                   "With --matrix: which combinations are supported (docs/features.md).",
+                   {"config", "configuration."},
                    {},
                    "",
                    {},

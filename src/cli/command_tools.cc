@@ -12,6 +12,7 @@
 #include "cli/compute.h"
 #include "cli/doctor.h"
 #include "cli/model_folder.h"
+#include "cli/support.h"
 #include "model/inspect.h"
 #include "model/parity.h"
 
@@ -81,8 +82,8 @@ Result<int> run_doctor(Settings& settings) {
   return any_problem ? kExitFailure : kExitSuccess;
 }
 
-Result<int> run_configuration(Settings&) {
-  return print(configuration_reference());
+Result<int> run_configuration(Settings& settings) {
+  return print(settings.configuration.matrix ? support_matrix() : configuration_reference());
 }
 
 }  // namespace tandem

@@ -1,31 +1,11 @@
 #include "cli/settings.h"
 
 #include <algorithm>
-#include <map>
+
+#include "afd/connector.h"
+#include "cli/support.h"
 
 namespace tandem {
-namespace {
-
-// Values that are understood and not supported yet.
-const std::vector<SupportRule>& rules() {
-  static const std::vector<SupportRule> table = {
-      {"afd.connector", "auto", "p2p with one FFN rank, m2n with the gate on attention"},
-      {"afd.exchange", "allgather",
-       "auto; FFN ranks do not exchange: p2p takes one, and m2n needs no exchange"},
-      {"afd.exchange", "alltoall",
-       "auto; FFN ranks do not exchange: p2p takes one, and m2n needs no exchange"},
-      {"afd.placement", "slice", "expert; each FFN rank holds whole experts"},
-      {"afd.placement", "hybrid", "expert; each FFN rank holds whole experts"},
-      {"afd.activation_dtype", "fp8", "auto, bf16 or f32; quantised activations come later"},
-      {"afd.activation_dtype", "mxfp8", "auto, bf16 or f32; quantised activations come later"},
-      {"afd.activation_dtype", "int8", "auto, bf16 or f32; quantised activations come later"},
-      {"afd.execution", "graph", "eager; step programs are built once at start in either mode"},
-  };
-  return table;
-}
-
-}  // namespace
-
 OptionSet Settings::declare() {
   OptionSet set;
   set.text("model", model,
@@ -45,7 +25,7 @@ OptionSet Settings::declare() {
   set.choice("afd.role", afd.role, {"none", "attention", "ffn"},
              "This process's role; none: both halves in one process.");
   set.choice(
-      "afd.connector", afd.connector, {"local", "p2p", "m2n", "auto"},
+      "afd.connector", afd.connector, connector_names(),
       "How attention reaches the experts: p2p, one FFN rank; m2n, any number, with the gate on attention.");
   set.list("afd.ffn", afd.ffn,
            "Addresses of the FFN ranks, in order of rank: tcp://host:port, shm://path, inproc://name.");
@@ -116,6 +96,9 @@ OptionSet Settings::declare() {
   set.integer("eval.concurrency", eval.concurrency, 1, 4096, "Questions in flight at once.");
   set.integer("eval.max_tokens", eval.max_tokens, 1, 16777216, "Tokens of an answer.");
   set.text("eval.output", eval.output, "File for one JSON line a question.");
+
+  set.boolean("configuration.matrix", configuration.matrix,
+              "Print the support matrix (in docs/features.md) instead.");
   return set;
 }
 
@@ -128,25 +111,12 @@ int64_t Settings::ffn_ranks() const {
   return std::max({up.ffn, afd.num_ffn_ranks, static_cast<int64_t>(afd.ffn.size())});
 }
 
-std::vector<SupportRule> support_rules() {
-  return rules();
-}
-
 Result<void> validate(const Settings& settings) {
   const auto refuse = [](const std::string& key, const std::string& value, const std::string& remedy) {
     return make_error(ErrorCode::unsupported, key + ": " + value + " is not supported; use " + remedy);
   };
+  TANDEM_TRY(check_support(settings));
   const AfdSettings& afd = settings.afd;
-  const std::map<std::string, std::string> values = {{"afd.connector", afd.connector},
-                                                     {"afd.exchange", afd.exchange},
-                                                     {"afd.placement", afd.placement},
-                                                     {"afd.activation_dtype", afd.activation_dtype},
-                                                     {"afd.execution", afd.execution}};
-  for (const SupportRule& rule : rules()) {
-    if (values.at(rule.key) == rule.value) return refuse(rule.key, rule.value, rule.what_would_do);
-  }
-  if (afd.num_attention_ranks != 1)
-    return refuse("afd.num_attention_ranks", std::to_string(afd.num_attention_ranks), "1");
   if (afd.ffn_rank >= afd.num_ffn_ranks) {
     return refuse("afd.ffn_rank",
                   std::to_string(afd.ffn_rank) + " of afd.num_ffn_ranks " + std::to_string(afd.num_ffn_ranks),
@@ -159,35 +129,6 @@ Result<void> validate(const Settings& settings) {
                       " addresses in afd.ffn",
                   "one address for each rank");
   }
-  if (afd.connector == "m2n") {
-    if (!afd.compute_gate_on_attention) {
-      return refuse("afd.connector", "m2n with the gate on FFN",
-                    "it with afd.compute_gate_on_attention: true");
-    }
-    if (!settings.shared_experts_on_attention()) {
-      return refuse("afd.compute_shared_experts_on_attention", "false with afd.connector m2n",
-                    "auto: shared experts run where the gate is");
-    }
-  } else if (settings.ffn_ranks() > 1) {
-    return refuse("afd.connector",
-                  afd.connector + " with " + std::to_string(settings.ffn_ranks()) + " FFN ranks",
-                  "m2n, with afd.compute_gate_on_attention: true");
-  }
-  if (afd.micro_batches != "auto" && afd.micro_batches != "1")
-    return refuse("afd.micro_batches", afd.micro_batches, "1 or auto");
-  if (settings.up.attention != 1) return refuse("up.attention", std::to_string(settings.up.attention), "1");
-  if (afd.send_token_ids && afd.compute_gate_on_attention) {
-    return refuse("afd.send_token_ids", "true with afd.compute_gate_on_attention",
-                  "one of the two: a routing replaces token ids");
-  }
-  const std::string wire = settings.engine.compute_dtype == "bf16" ? "bf16" : "f32";
-  if (afd.activation_dtype != "auto" && afd.activation_dtype != wire) {
-    return refuse("afd.activation_dtype",
-                  afd.activation_dtype + " with engine.compute_dtype " + settings.engine.compute_dtype,
-                  "auto");
-  }
-  if (settings.serving.max_num_batched_tokens < 1)
-    return refuse("serving.max_num_batched_tokens", "0", "at least 1");
   return {};
 }
 

@@ -70,6 +70,10 @@ struct EvalSettings {
   std::string output;
 };
 
+struct ConfigurationSettings {
+  bool matrix = false;
+};
+
 struct Settings {
   std::string model;
   std::string config;
@@ -80,6 +84,7 @@ struct Settings {
   UpSettings up;
   GenerateSettings generate;
   EvalSettings eval;
+  ConfigurationSettings configuration;
 
   // Declares every option. The set points into *this.
   OptionSet declare();
@@ -92,12 +97,7 @@ struct Settings {
 };
 
 // Refuses what is not supported and what does not go together: one line with the key, the value and what
-// would do. The support matrix in docs/configuration.md is printed from the same table.
+// would do. Which values go together is the table in cli/support.h; here stand only sums over numbers.
 Result<void> validate(const Settings& settings);
-
-struct SupportRule {
-  std::string key, value, what_would_do;
-};
-std::vector<SupportRule> support_rules();
 
 }  // namespace tandem

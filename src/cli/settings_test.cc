@@ -57,19 +57,6 @@ TEST(ConfigFile, RefusesEachDefectWithItsLine) {
   EXPECT_NE(read("engine:\n  deterministic: 1\n", settings), "");
 }
 
-TEST(Settings, EveryUnsupportedValueIsRefusedByNameWithARemedy) {
-  for (const SupportRule& rule : support_rules()) {
-    Settings settings;
-    OptionSet set = settings.declare();
-    ASSERT_TRUE(set.set(rule.key, rule.value, "test").has_value()) << rule.key << " " << rule.value;
-    const auto result = validate(settings);
-    ASSERT_FALSE(result.has_value()) << rule.key << " " << rule.value;
-    EXPECT_NE(result.error().message.find(rule.key + ": " + rule.value), std::string::npos)
-        << result.error().message;
-  }
-  EXPECT_TRUE(validate(Settings{}).has_value());
-}
-
 TEST(Settings, CombinationsAreRefusedByName) {
   Settings settings;
   settings.afd.send_token_ids = settings.afd.compute_gate_on_attention = true;

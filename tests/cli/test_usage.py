@@ -90,3 +90,9 @@ def test_json_documents_parse():
 
 def test_the_configuration_reference_is_current():
     assert run("configuration").stdout == (ROOT / "docs" / "configuration.md").read_text()
+
+
+def test_the_support_matrix_is_current():
+    features = (ROOT / "docs" / "features.md").read_text()
+    begin, end = "<!-- support matrix: begin -->\n", "<!-- support matrix: end -->\n"
+    assert run("configuration", "--matrix").stdout == features.split(begin)[1].split(end)[0]
