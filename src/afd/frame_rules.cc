@@ -204,7 +204,14 @@ class Checker {
       return refuse_frame("carries exactly one of activation and output");
     }
     if (output && (present & kRequestRoles) != 0) return refuse_frame("output beside payloads of a request");
-    return check_scale();
+    TANDEM_TRY(check_scale());
+    const Descriptor* rows = find(PayloadRole::activation);
+    if (rows != nullptr && (rows->dtype == DType::f8_e4m3 || rows->dtype == DType::i8) && !ids) {
+      return refuse_frame(
+          fmt::format("{} activation without a routing: a router must see the rows before they are rounded",
+                      dtype_name(rows->dtype)));
+    }
+    return {};
   }
 
   Status check_scale() const {

@@ -3,7 +3,8 @@
 //
 // Pair rules of activations: bf16 and f32 carry no scale; f8_e4m3 carries f32 scales per 128 values or e8m0
 // scales per 32 (mxfp8); i8 carries one f32 scale a row; f8_e5m2 and every other dtype are refused. Routing:
-// nothing, token ids, or expert ids with weights. Never two of them.
+// nothing, token ids, or expert ids with weights. Never two of them. A quantised activation comes with expert
+// ids: a router must see the rows before they are rounded.
 #pragma once
 
 #include <span>

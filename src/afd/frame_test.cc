@@ -225,6 +225,46 @@ TEST(Frame, HeaderFaultsAreNamed) {
             std::string::npos);
 }
 
+// What no sender of ours makes: the same rules hold where a frame arrives.
+TEST(Frame, PairRulesHoldAtTheReceiver) {
+  const std::array<PayloadShape, 4> payloads = {
+      PayloadShape{PayloadRole::activation, DType::f8_e4m3, 2, 200},
+      PayloadShape{PayloadRole::activation_scale, DType::f32, 2, 2, 7},
+      PayloadShape{PayloadRole::expert_ids, DType::i32, 2, 2},
+      PayloadShape{PayloadRole::expert_weights, DType::f32, 2, 2}};
+  const auto frame = encode(FrameLayout::create(request_header(2), payloads).value());
+  ASSERT_EQ(parse_error(frame), "accepted");
+  struct Patch {
+    size_t offset;
+    uint64_t value;
+    size_t width;
+  };
+  constexpr size_t kValues = 64, kScales = 96, kIds = 128, kWeights = 160;  // descriptors
+  const auto code = [](DType dtype) { return static_cast<uint64_t>(dtype); };
+  const struct {
+    std::vector<Patch> patches;
+    const char* message;
+  } cases[] = {
+      {{{kScales, 77, 2}, {kScales + 24, 0, 4}}, "f8_e4m3 activation without activation_scale"},
+      {{{kValues + 2, code(DType::bf16), 1}, {kValues + 8, 100, 4}},
+       "activation_scale beside bf16 activation"},
+      {{{kValues + 2, code(DType::f8_e5m2), 1}}, "f8_e5m2: too coarse"},
+      {{{kValues + 2, code(DType::i8), 1}}, "i8 activation takes one f32 scale a row"},
+      {{{kScales + 3, 5, 1}}, "f32 scales cover blocks of 2^7 values, not 2^5"},
+      {{{kScales + 2, code(DType::f8_e8m0), 1}}, "f8_e8m0 scales cover blocks of 2^5 values, not 2^7"},
+      {{{kScales + 8, 1, 4}}, "has 1 columns, 200 values a row in blocks of 128 need 2"},
+      {{{kScales + 4, 1, 4}, {kScales + 12, 16, 4}}, "has 1 rows, expected 2"},
+      {{{kIds, 77, 2}, {kIds + 24, 0, 4}, {kWeights, 78, 2}, {kWeights + 24, 0, 4}},
+       "f8_e4m3 activation without a routing"},
+  };
+  for (const auto& item : cases) {
+    auto wrong = frame;
+    for (const Patch& patch : item.patches) wrong = patched(wrong, patch.offset, patch.value, patch.width);
+    const std::string error = parse_error(wrong);
+    EXPECT_NE(error.find(item.message), std::string::npos) << item.message << ": " << error;
+  }
+}
+
 TEST(Frame, OptionalDescriptorOfALaterVersionIsSkipped) {
   const std::array<PayloadShape, 2> payloads = {PayloadShape{PayloadRole::activation, DType::bf16, 2, 40},
                                                 PayloadShape{PayloadRole::token_ids, DType::i32, 2, 1}};
@@ -261,6 +301,8 @@ TEST(Frame, PairRulesHoldAtTheSender) {
       {{e4m3, {PayloadRole::activation_scale, DType::bf16, rows, 2, 7}}, "dtype bf16"},
       {{{PayloadRole::activation, DType::i8, rows, hidden}}, "without activation_scale"},
       {{{PayloadRole::activation, DType::i8, rows, hidden}, scale}, "one f32 scale a row"},
+      {{e4m3, scale}, "f8_e4m3 activation without a routing"},
+      {{e4m3, scale, tokens}, "f8_e4m3 activation without a routing"},
       {{bf16, tokens, ids, weights}, "token_ids beside a routing"},
       {{bf16, ids}, "without expert_weights"},
       {{bf16, weights}, "without expert_ids"},

@@ -288,10 +288,31 @@ Result<std::vector<std::byte>> make_canary(const SplitSettings& settings, uint64
     for (size_t i = 0; i < output.size(); ++i) output[i] = static_cast<std::byte>((i * 2654435761u) >> 13);
     return frame;
   }
-  std::vector<float> rows_f32(settings.activation_dtype == DType::f32 ? values : 0);
-  std::vector<bf16> rows_bf16(settings.activation_dtype == DType::bf16 ? values : 0);
-  for (size_t i = 0; i < rows_f32.size(); ++i) rows_f32[i] = value_at(i);
-  for (size_t i = 0; i < rows_bf16.size(); ++i) rows_bf16[i] = to_bf16(value_at(i));
+  std::vector<std::byte> rows(dtype_bytes(settings.activation_dtype, values));
+  for (size_t i = 0; i < values; ++i) {
+    if (settings.activation_dtype == DType::f32) {
+      const float value = value_at(i);
+      std::memcpy(&rows[i * sizeof value], &value, sizeof value);
+    } else if (settings.activation_dtype == DType::bf16) {
+      const bf16 value = to_bf16(value_at(i));
+      std::memcpy(&rows[i * sizeof value], &value, sizeof value);
+    } else {  // one byte a value; 0x7f and 0xff would be NaN in e4m3
+      rows[i] = static_cast<std::byte>((i * 2654435761u >> 7) % 0x7f | (i & 1) << 7);
+    }
+  }
+  // Scales that are powers of two, 2^-22 and up, in either encoding.
+  const uint32_t scales_a_row = scale_cols(settings.activation_format, settings.hidden_size);
+  std::vector<std::byte> scales(kMaxTileRows *
+                                scale_row_bytes(settings.activation_format, settings.hidden_size));
+  for (size_t i = 0; i < size_t{kMaxTileRows} * scales_a_row; ++i) {
+    const auto exponent = static_cast<uint32_t>(105 + i % 24);
+    if (scale_dtype(settings.activation_format) == DType::f8_e8m0) {
+      scales[i] = static_cast<std::byte>(exponent);
+    } else {
+      const uint32_t bits = exponent << 23;
+      std::memcpy(&scales[i * sizeof bits], &bits, sizeof bits);
+    }
+  }
   std::vector<int32_t> ids(size_t{kMaxTileRows} * std::max(settings.top_k, 1u));
   std::vector<float> weights(ids.size());
   const uint32_t id_limit = settings.gate_on_attention ? settings.num_experts : settings.vocab_size;
@@ -299,12 +320,14 @@ Result<std::vector<std::byte>> make_canary(const SplitSettings& settings, uint64
     ids[i] = static_cast<int32_t>((i * 40503u) % id_limit);
     weights[i] = static_cast<float>(i % 7 + 1) / 8.0f;
   }
-  TileView tile{
-      .header = header,
-      .in = {.dtype = settings.activation_dtype,
-             .data = rows_f32.empty() ? static_cast<const void*>(rows_bf16.data()) : rows_f32.data(),
-             .row_stride = settings.hidden_size},
-      .routing = NoRouting{}};
+  TileView tile{.header = header,
+                .in = {.dtype = settings.activation_dtype,
+                       .data = rows.data(),
+                       .row_stride = settings.hidden_size,
+                       .format = settings.activation_format,
+                       .scales = scales.empty() ? nullptr : scales.data(),
+                       .scale_stride = scales_a_row},
+                .routing = NoRouting{}};
   if (settings.gate_on_attention) tile.routing = RoutingView{ids, weights, settings.top_k};
   if (settings.token_ids) tile.routing = TokenIds{std::span(ids).first(kMaxTileRows)};
   TANDEM_ASSIGN(const FrameLayout layout, request_layout(header, settings));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "afd/tile_frame.h"
@@ -63,6 +64,8 @@ TEST(Handshake, EverySettingIsComparedAndNamed) {
   check("token_ids", [](auto& s) { s.token_ids = true; });
   check("compute_dtype", [](auto& s) { s.compute_dtype = DType::f32; });
   check("activation_dtype", [](auto& s) { s.activation_dtype = DType::f32; });
+  check("activation_dtype",
+        [](auto& s) { s.set_dtypes(DType::bf16, SumMode::plain, ActivationFormat::fp8); });
   check("reply_dtype", [](auto& s) { s.reply_dtype = DType::f32; });
   check("deterministic", [](auto& s) { s.sum_mode = SumMode::deterministic; });
 }
@@ -124,6 +127,39 @@ TEST(Handshake, CanariesHaveTheSizeOfTheLargestFrames) {
       EXPECT_TRUE(std::equal(canary.begin() + 64, canary.end(), echo.begin() + 64));
       EXPECT_LE(canary.size(), settings.endpoint_options(1).slot_bytes);
     }
+  }
+}
+
+// Both have e4m3 values: the setting names the format.
+TEST(Handshake, TheFormatOfActivationsIsNamed) {
+  SplitSettings ours = small_settings(), theirs = small_settings();
+  ours.set_dtypes(DType::bf16, SumMode::plain, ActivationFormat::fp8);
+  theirs.set_dtypes(DType::bf16, SumMode::plain, ActivationFormat::mxfp8);
+  EXPECT_EQ(difference(ours, theirs),
+            "activation_dtype is fp8 on attention rank 3 (alpha:11) and mxfp8 on FFN rank 0 (beta:22): set "
+            "activation_dtype alike on both sides");
+}
+
+TEST(Handshake, QuantizedCanariesCarryTheirScales) {
+  for (const ActivationFormat format :
+       {ActivationFormat::fp8, ActivationFormat::mxfp8, ActivationFormat::int8}) {
+    SplitSettings settings = small_settings();
+    settings.hidden_size = 200;
+    settings.gate_on_attention = true;
+    settings.set_dtypes(DType::bf16, SumMode::deterministic, format);
+    const auto canary = make_canary(settings, 5, 6, 0).value();
+    const auto frame = parse_frame(canary).value();
+    const auto tile = read_request(frame, settings);
+    ASSERT_TRUE(tile.has_value()) << tile.error().message;
+    EXPECT_EQ(tile->in.format, format);
+    EXPECT_EQ(frame.payload(PayloadRole::activation_scale).size(),
+              kMaxTileRows * scale_row_bytes(format, 200));
+    EXPECT_LE(canary.size(), settings.endpoint_options(1).slot_bytes);
+    const auto values = frame.payload(PayloadRole::activation);
+    EXPECT_EQ(std::ranges::count_if(
+                  values, [](std::byte value) { return (value & std::byte{0x7f}) == std::byte{0x7f}; }),
+              0)
+        << "NaN in e4m3";
   }
 }
 

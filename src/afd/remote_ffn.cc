@@ -39,10 +39,9 @@ FrameHeader RemoteFfn::Impl::tile_header(const InFlightRequest& entry, uint32_t 
 Status RemoteFfn::Impl::send_tile(InFlightRequest& entry) {
   const uint32_t tile = entry.sent;
   const FfnRequest& request = entry.request;
-  const size_t row_bytes = dtype_bytes(request.in.dtype, request.in.row_stride);
   TileView view{.header = tile_header(entry, tile), .in = request.in, .routing = {}};
   if (entry.row_index.empty()) {
-    view.in.data = static_cast<const std::byte*>(request.in.data) + entry.tile_begin(tile) * row_bytes;
+    view.in = rows_from(request.in, entry.tile_begin(tile));
   } else {
     view.row_index = entry.row_index.subspan(entry.tile_begin(tile), view.header.rows);
   }

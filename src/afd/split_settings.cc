@@ -52,9 +52,10 @@ SplitSettings SplitSettings::from_model(const ModelConfig& config, uint64_t fing
   return settings;
 }
 
-void SplitSettings::set_dtypes(DType compute, SumMode mode) {
+void SplitSettings::set_dtypes(DType compute, SumMode mode, ActivationFormat format) {
   compute_dtype = compute;
-  activation_dtype = compute;
+  activation_dtype = value_dtype(format, compute);
+  activation_format = format;
   sum_mode = mode;
   reply_dtype = mode == SumMode::deterministic ? DType::f64 : compute;
 }
@@ -74,15 +75,20 @@ Status SplitSettings::validate() const {
     return refuse(
         fmt::format("afd: {} layers, {} experts: the wire numbers both in 16 bits", num_layers, num_experts));
   }
-  if (activation_dtype != DType::bf16 && activation_dtype != DType::f32) {
-    return refuse(
-        fmt::format("activation_dtype {}: this build sends bf16 or f32", dtype_name(activation_dtype)));
+  if (compute_dtype != DType::bf16 && compute_dtype != DType::f32) {
+    return refuse(fmt::format("compute dtype {}: bf16 or f32 would do", dtype_name(compute_dtype)));
   }
-  if (activation_dtype != compute_dtype) {
+  if (activation_dtype != value_dtype(activation_format, compute_dtype)) {
+    return refuse(fmt::format(
+        "activation_dtype {} in format {} with compute dtype {}: send the compute dtype, or fp8, mxfp8 or "
+        "int8",
+        dtype_name(activation_dtype), activation_format_name(activation_format), dtype_name(compute_dtype)));
+  }
+  if (is_quantized(activation_format) && !gate_on_attention) {
     return refuse(
-        fmt::format("activation_dtype {} with compute dtype {}: kernels consume activations as they come, "
-                    "use the compute dtype",
-                    dtype_name(activation_dtype), dtype_name(compute_dtype)));
+        fmt::format("activation_dtype {} with the gate on FFN: the router must see the rows before they are "
+                    "rounded; set compute_gate_on_attention, or send bf16",
+                    activation_format_name(activation_format)));
   }
   if ((sum_mode == SumMode::deterministic) != (reply_dtype == DType::f64)) {
     return refuse(
@@ -105,6 +111,7 @@ FfnTraits SplitSettings::traits() const {
                    .runs_shared_experts = !shared_experts_on_attention,
                    .wants_token_ids = token_ids,
                    .activation_dtype = activation_dtype,
+                   .activation_format = activation_format,
                    .reply_dtype = reply_dtype,
                    .sum_mode = sum_mode};
 }
@@ -147,7 +154,9 @@ std::vector<Setting> list_settings(const SplitSettings& s) {
        "set compute_shared_experts_on_attention alike on both sides"},
       {"token_ids", s.token_ids ? "yes" : "no", kSameAfd},
       {"compute_dtype", std::string(dtype_name(s.compute_dtype)), "set dtype alike on both sides"},
-      {"activation_dtype", std::string(dtype_name(s.activation_dtype)),
+      {"activation_dtype",
+       std::string(is_quantized(s.activation_format) ? activation_format_name(s.activation_format)
+                                                     : dtype_name(s.activation_dtype)),
        "set activation_dtype alike on both sides"},
       {"reply_dtype", std::string(dtype_name(s.reply_dtype)), kSameAfd},
       {"deterministic", s.sum_mode == SumMode::deterministic ? "yes" : "no",

@@ -28,16 +28,18 @@ struct SplitSettings {
   bool shared_experts_on_attention = false;
   bool token_ids = false;  // token ids travel beside the activation; only with the gate on FFN
   DType compute_dtype = DType::bf16;
-  DType activation_dtype = DType::bf16;  // bf16 or f32
-  DType reply_dtype = DType::bf16;       // bf16 or f32; f64 exactly when the sums are deterministic
+  DType activation_dtype =
+      DType::bf16;  // of the values on the wire; the compute dtype when the format is plain
+  ActivationFormat activation_format = ActivationFormat::plain;
+  DType reply_dtype = DType::bf16;  // bf16 or f32; f64 exactly when the sums are deterministic
   SumMode sum_mode = SumMode::plain;
   uint64_t numerics_id =
       0;  // of the kernel table. Must be equal for deterministic sums; otherwise a difference is logged
 
   // The part that the model decides; placement, dtypes and numerics stay at their defaults.
   static SplitSettings from_model(const ModelConfig& config, uint64_t fingerprint);
-  // The dtypes that follow from compute dtype and sum mode.
-  void set_dtypes(DType compute, SumMode mode);
+  // The dtypes that follow from compute dtype, sum mode and the format of activations.
+  void set_dtypes(DType compute, SumMode mode, ActivationFormat format = ActivationFormat::plain);
 
   // A combination that is not supported is refused by name.
   Status validate() const;

@@ -68,6 +68,27 @@ Status check_contiguous(const FrameView& frame, PayloadRole role) {
       fmt::format("{}: row stride {}, expected rows without gaps", payload_role_name(role), d->row_stride));
 }
 
+// The rows and, in a quantised format, their scales as they lie in the frame. The frame rules hold already:
+// an e4m3 or int8 activation has scales that fit its rows.
+Result<ActivationView> activation_of(const FrameView& frame, const Descriptor& activation,
+                                     const SplitSettings& settings) {
+  ActivationView view{.dtype = activation.dtype,
+                      .data = frame.payload(PayloadRole::activation).data(),
+                      .row_stride = activation.row_stride / dtype_bytes(activation.dtype, 1),
+                      .format = settings.activation_format};
+  const Descriptor* scale = frame.find(PayloadRole::activation_scale);
+  if (scale == nullptr) return view;
+  if (scale->dtype != scale_dtype(view.format)) {  // fp8 and mxfp8 have the same values
+    return make_error(
+        ErrorCode::unsupported,
+        fmt::format("{} activation with {} scales, the session agreed on {}", dtype_name(activation.dtype),
+                    dtype_name(scale->dtype), activation_format_name(view.format)));
+  }
+  view.scales = frame.payload(PayloadRole::activation_scale).data();
+  view.scale_stride = scale->row_stride / dtype_bytes(scale->dtype, 1);
+  return view;
+}
+
 void write_times(const FrameLayout& layout, const FfnTimes& times, std::span<std::byte> frame) {
   const std::array<uint32_t, 4> values = {times.queue_us, times.compute_us, times.exchange_us,
                                           times.residence_us};
@@ -96,11 +117,8 @@ Status check_request(const FfnRequest& request, const SplitSettings& settings) {
         fmt::format("{} rows with capacity {}, at most {}", request.rows, request.capacity, kMaxRequestRows));
   }
   if (request.rows == 0) return {};
-  if (request.in.dtype != settings.activation_dtype || request.in.row_stride < settings.hidden_size) {
-    return invalid(fmt::format("activation of {} rows of {}, the session agreed on {} rows of {}",
-                               dtype_name(request.in.dtype), request.in.row_stride,
-                               dtype_name(settings.activation_dtype), settings.hidden_size));
-  }
+  TANDEM_TRY(
+      check_activation(request.in, settings.activation_format, settings.compute_dtype, settings.hidden_size));
   if (request.out.space == MemorySpace::device || !request.ready.is_set) {
     return make_error(ErrorCode::unsupported,
                       "a device buffer or event: this connector sends from host memory");
@@ -122,9 +140,13 @@ RoutingRef slice_routing(const RoutingRef& routing, uint32_t begin, uint32_t row
 }
 
 Result<FrameLayout> request_layout(const FrameHeader& header, const SplitSettings& settings) {
-  std::array<PayloadShape, 3> shapes;
+  std::array<PayloadShape, 4> shapes;
   size_t count = 0;
   shapes[count++] = {PayloadRole::activation, settings.activation_dtype, header.rows, settings.hidden_size};
+  if (const ActivationFormat format = settings.activation_format; is_quantized(format)) {
+    shapes[count++] = {PayloadRole::activation_scale, scale_dtype(format), header.rows,
+                       scale_cols(format, settings.hidden_size), log2_scale_block(format)};
+  }
   if (settings.gate_on_attention) {
     shapes[count++] = {PayloadRole::expert_ids, DType::i32, header.rows, settings.top_k};
     shapes[count++] = {PayloadRole::expert_weights, DType::f32, header.rows, settings.top_k};
@@ -137,14 +159,9 @@ Result<FrameLayout> request_layout(const FrameHeader& header, const SplitSetting
 void write_request(const TileView& tile, const FrameLayout& layout, const SplitSettings& settings,
                    std::span<std::byte> frame) {
   layout.encode(frame);
-  const std::span<std::byte> rows = layout.payload(frame, PayloadRole::activation);
-  const size_t row_bytes = dtype_bytes(settings.activation_dtype, settings.hidden_size);
-  const size_t stride = dtype_bytes(settings.activation_dtype, tile.in.row_stride);
-  const auto* source = static_cast<const std::byte*>(tile.in.data);
-  for (size_t row = 0; row < tile.header.rows; ++row) {
-    const size_t from = tile.row_index.empty() ? row : tile.row_index[row];
-    std::memcpy(rows.data() + row * row_bytes, source + from * stride, row_bytes);
-  }
+  gather_rows(tile.in, tile.row_index, tile.header.rows, settings.hidden_size,
+              layout.payload(frame, PayloadRole::activation).data(),
+              layout.payload(frame, PayloadRole::activation_scale).data());
   if (const auto* tokens = std::get_if<TokenIds>(&tile.routing)) {
     copy_into(layout.payload(frame, PayloadRole::token_ids), tokens->ids);
   } else if (const auto* routing = std::get_if<RoutingView>(&tile.routing)) {
@@ -176,11 +193,8 @@ Result<TileView> read_request(const FrameView& frame, const SplitSettings& setti
   TANDEM_TRY(check_contiguous(frame, PayloadRole::token_ids));
   TANDEM_TRY(check_contiguous(frame, PayloadRole::expert_ids));
   TANDEM_TRY(check_contiguous(frame, PayloadRole::expert_weights));
-  TileView tile{.header = header,
-                .in = {.dtype = activation->dtype,
-                       .data = frame.payload(PayloadRole::activation).data(),
-                       .row_stride = activation->row_stride / dtype_bytes(activation->dtype, 1)},
-                .routing = NoRouting{}};
+  TANDEM_ASSIGN(const ActivationView in, activation_of(frame, *activation, settings));
+  TileView tile{.header = header, .in = in, .routing = NoRouting{}};
   if (frame.find(PayloadRole::token_ids) != nullptr) {
     tile.routing = TokenIds{typed<int32_t>(frame.payload(PayloadRole::token_ids))};
   } else if (const Descriptor* ids = frame.find(PayloadRole::expert_ids); ids != nullptr) {

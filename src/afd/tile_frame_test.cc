@@ -58,6 +58,161 @@ TEST(TileFrame, StridedRowsArriveDenseWithTheirRouting) {
   EXPECT_TRUE(std::ranges::equal(routing.weights, weights));
 }
 
+constexpr ActivationFormat kQuantized[] = {ActivationFormat::fp8, ActivationFormat::mxfp8,
+                                           ActivationFormat::int8};
+
+SplitSettings quantized_settings(ActivationFormat format, uint32_t hidden) {
+  SplitSettings settings = small_settings();
+  settings.gate_on_attention = true;
+  settings.hidden_size = hidden;
+  settings.set_dtypes(DType::bf16, SumMode::plain, format);
+  return settings;
+}
+
+// Rows whose every byte names its row, of values and scales alike.
+struct MarkedRows {
+  std::vector<std::byte> values, scales;
+  ActivationView view;
+
+  MarkedRows(ActivationFormat format, uint32_t rows, uint32_t hidden, size_t padding) {
+    view.dtype = value_dtype(format, DType::bf16);
+    view.format = format;
+    view.row_stride = hidden + padding;
+    view.scale_stride = scale_cols(format, hidden) + padding;
+    const size_t scale_bytes = dtype_bytes(scale_dtype(format), view.scale_stride);
+    values.assign(rows * view.row_stride, std::byte{0xff});
+    scales.assign(rows * scale_bytes, std::byte{0xff});
+    for (size_t row = 0; row < rows; ++row) {
+      std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(row * view.row_stride), hidden,
+                  static_cast<std::byte>(row));
+      std::fill_n(scales.begin() + static_cast<std::ptrdiff_t>(row * scale_bytes),
+                  scale_row_bytes(format, hidden), static_cast<std::byte>(64 + row));
+    }
+    view.data = values.data();
+    view.scales = scales.data();
+  }
+};
+
+// The rows of a part and their scales travel under one permutation (a scale under another row's values would
+// still be a well-formed frame).
+TEST(TileFrame, ScalesTravelWithTheirRowsUnderOnePermutation) {
+  constexpr uint32_t kHiddenSize = 200;
+  for (const ActivationFormat format : kQuantized) {
+    const SplitSettings settings = quantized_settings(format, kHiddenSize);
+    const MarkedRows rows(format, 5, kHiddenSize, 3);
+    const std::vector<uint32_t> order = {4, 0, 3};
+    const std::vector<int32_t> ids = {0, 1, 2, 3, 1, 0};
+    const std::vector<float> weights(6, 0.5f);
+    const TileView tile{
+        .header = header_of(3), .in = rows.view, .routing = RoutingView{ids, weights, 2}, .row_index = order};
+    const auto layout = request_layout(tile.header, settings).value();
+    std::vector<std::byte> frame(layout.total_bytes());
+    write_request(tile, layout, settings, frame);
+    const auto view = parse_frame(frame);
+    ASSERT_TRUE(view.has_value()) << view.error().message;
+    const auto got = read_request(*view, settings);
+    ASSERT_TRUE(got.has_value()) << got.error().message;
+    EXPECT_EQ(got->in.format, format);
+    EXPECT_EQ(got->in.row_stride, kHiddenSize);
+    EXPECT_EQ(got->in.scale_stride, scale_cols(format, kHiddenSize));
+    const size_t scale_bytes = scale_row_bytes(format, kHiddenSize);
+    for (size_t row = 0; row < order.size(); ++row) {
+      const std::vector<std::byte> values(kHiddenSize, static_cast<std::byte>(order[row]));
+      const std::vector<std::byte> scales(scale_bytes, static_cast<std::byte>(64 + order[row]));
+      EXPECT_EQ(std::memcmp(static_cast<const std::byte*>(got->in.data) + row * kHiddenSize, values.data(),
+                            kHiddenSize),
+                0);
+      EXPECT_EQ(std::memcmp(static_cast<const std::byte*>(got->in.scales) + row * scale_bytes, scales.data(),
+                            scale_bytes),
+                0);
+    }
+  }
+}
+
+// What a row of 7168 costs on the wire, routing and padding aside.
+TEST(TileFrame, BytesOfARowOnTheWire) {
+  const auto bytes = [](const SplitSettings& settings) {
+    const auto layout = request_layout(header_of(64), settings).value();
+    size_t sum = 0;
+    for (const Descriptor& d : layout.descriptors()) {
+      if (d.role == PayloadRole::activation || d.role == PayloadRole::activation_scale) sum += d.bytes;
+    }
+    EXPECT_EQ(sum % 64, 0u);
+    return sum / 64;
+  };
+  SplitSettings plain = quantized_settings(ActivationFormat::plain, 7168);
+  EXPECT_EQ(bytes(plain), 14336u);
+  EXPECT_EQ(bytes(quantized_settings(ActivationFormat::fp8, 7168)), 7168u + 56 * 4);
+  EXPECT_EQ(bytes(quantized_settings(ActivationFormat::mxfp8, 7168)), 7168u + 224);
+  EXPECT_EQ(bytes(quantized_settings(ActivationFormat::int8, 7168)), 7168u + 4);
+}
+
+// The pair rules where a request enters the connector, before any frame.
+TEST(TileFrame, ASenderWithoutTheAgreedScalesIsRefused) {
+  constexpr uint32_t kHiddenSize = 200;
+  const MarkedRows fp8(ActivationFormat::fp8, 2, kHiddenSize, 0);
+  const std::vector<uint16_t> bf16_rows(2 * kHiddenSize);
+  const std::vector<int32_t> ids = {0, 1, 2, 3};
+  const std::vector<float> weights(4, 0.5f);
+  std::vector<std::byte> out(2 * kHiddenSize * 2);
+  const auto refusal = [&](const ActivationView& in, ActivationFormat agreed) {
+    FfnRequest request;
+    request.layer = 1;
+    request.rows = request.capacity = 2;
+    request.in = in;
+    request.routing = RoutingView{ids, weights, 2};
+    request.out = {out.data(), out.size(), MemorySpace::host};
+    const Status status = check_request(request, quantized_settings(agreed, kHiddenSize));
+    return status ? std::string("accepted") : status.error().message;
+  };
+  EXPECT_EQ(refusal(fp8.view, ActivationFormat::fp8), "accepted");
+  ActivationView view = fp8.view;
+  view.scales = nullptr;
+  EXPECT_EQ(refusal(view, ActivationFormat::fp8), "f8_e4m3 (fp8) rows without their scales");
+  view = fp8.view;
+  view.scale_stride = 1;
+  EXPECT_EQ(refusal(view, ActivationFormat::fp8),
+            "f8_e4m3 (fp8) rows of 200 values with 1 scales each where 2 are expected");
+  EXPECT_EQ(refusal(fp8.view, ActivationFormat::mxfp8),
+            "an activation of f8_e4m3 (fp8) rows of 200 where f8_e4m3 (mxfp8) rows of 200 are expected");
+  EXPECT_EQ(refusal(fp8.view, ActivationFormat::plain),
+            "an activation of f8_e4m3 (fp8) rows of 200 where bf16 rows of 200 are expected");
+  view = fp8.view;
+  view.dtype = DType::f8_e5m2;
+  EXPECT_EQ(refusal(view, ActivationFormat::fp8),
+            "an activation of f8_e5m2 (fp8) rows of 200 where f8_e4m3 (fp8) rows of 200 are expected");
+  view = {DType::bf16, bf16_rows.data(), kHiddenSize};
+  EXPECT_EQ(refusal(view, ActivationFormat::plain), "accepted");
+  view.scales = fp8.view.scales;
+  EXPECT_EQ(refusal(view, ActivationFormat::plain), "a scale beside bf16 rows, which have none");
+}
+
+// Both have e4m3 values: only the scales tell them apart.
+TEST(TileFrame, AnotherQuantizationThanAgreedIsRefusedAtTheReceiver) {
+  const auto error = [](ActivationFormat sent, ActivationFormat agreed) {
+    const SplitSettings sender = quantized_settings(sent, 200);
+    const MarkedRows rows(sent, 1, 200, 0);
+    const std::vector<int32_t> ids = {0, 1};
+    const std::vector<float> weights = {0.5f, 0.5f};
+    const TileView tile{.header = header_of(1), .in = rows.view, .routing = RoutingView{ids, weights, 2}};
+    const auto layout = request_layout(tile.header, sender).value();
+    std::vector<std::byte> frame(layout.total_bytes());
+    write_request(tile, layout, sender, frame);
+    const auto view = parse_frame(frame).value();
+    const auto got = read_request(view, quantized_settings(agreed, 200));
+    return got ? std::string("accepted") : got.error().message;
+  };
+  EXPECT_EQ(error(ActivationFormat::fp8, ActivationFormat::fp8), "accepted");
+  EXPECT_EQ(error(ActivationFormat::mxfp8, ActivationFormat::fp8),
+            "f8_e4m3 activation with f8_e8m0 scales, the session agreed on fp8");
+  EXPECT_EQ(error(ActivationFormat::fp8, ActivationFormat::mxfp8),
+            "f8_e4m3 activation with f32 scales, the session agreed on mxfp8");
+  EXPECT_EQ(error(ActivationFormat::int8, ActivationFormat::fp8),
+            "activation of i8, the session agreed on f8_e4m3");
+  EXPECT_EQ(error(ActivationFormat::int8, ActivationFormat::plain),
+            "activation of i8, the session agreed on bf16");
+}
+
 TEST(TileFrame, ValuesAreChecked) {
   SplitSettings settings = small_settings();
   settings.gate_on_attention = true;
@@ -159,7 +314,20 @@ TEST(SplitSettings, UnsupportedCombinationsAreNamed) {
   EXPECT_EQ(settings.traits().reply_dtype, DType::f64);
   settings = small_settings();
   settings.activation_dtype = DType::f8_e4m3;
-  EXPECT_EQ(settings.validate().error().code, ErrorCode::unsupported);
+  EXPECT_EQ(
+      settings.validate().error().message,
+      "activation_dtype f8_e4m3 in format plain with compute dtype bf16: send the compute dtype, or fp8, "
+      "mxfp8 or int8");
+  for (const ActivationFormat format : kQuantized) {
+    settings = quantized_settings(format, 200);
+    EXPECT_TRUE(settings.validate().has_value());
+    EXPECT_EQ(settings.traits().activation_format, format);
+    settings.gate_on_attention = false;
+    EXPECT_EQ(settings.validate().error().message,
+              "activation_dtype " + std::string(activation_format_name(format)) +
+                  " with the gate on FFN: the router must see the rows before they are rounded; set "
+                  "compute_gate_on_attention, or send bf16");
+  }
   settings = small_settings();
   settings.moe_layers.clear();
   EXPECT_NE(settings.validate().error().message.find("no MoE layer"), std::string::npos);

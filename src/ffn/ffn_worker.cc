@@ -35,12 +35,12 @@ Status check_block(const SplitSettings& settings, const MoeBlock& block) {
   if (options.runs_shared_experts == settings.shared_experts_on_attention) {
     return refuse("run shared experts", options.runs_shared_experts);
   }
-  if (options.compute_dtype != settings.activation_dtype || options.reply_dtype != settings.reply_dtype ||
+  if (options.compute_dtype != settings.compute_dtype || options.reply_dtype != settings.reply_dtype ||
       options.sum_mode != settings.sum_mode) {
     return make_error(ErrorCode::invalid_argument,
                       fmt::format("FFN worker: the block computes {} to {}, the settings say {} to {}",
                                   dtype_name(options.compute_dtype), dtype_name(options.reply_dtype),
-                                  dtype_name(settings.activation_dtype), dtype_name(settings.reply_dtype)));
+                                  dtype_name(settings.compute_dtype), dtype_name(settings.reply_dtype)));
   }
   if (block.shape().hidden_size != settings.hidden_size ||
       block.shape().router.num_experts != settings.num_experts ||
@@ -425,7 +425,8 @@ FfnWorker::~FfnWorker() {
 
 Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& options, MoeBlock& block) {
   TANDEM_TRY(check_block(options.settings, block));
-  return create(options, [&block](const MoeRequest& request) { return block.run(request); }, &block);
+  return create(
+      options, [&block](const MoeRequest& request) { return block.run(request); }, &block);
 }
 
 Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& options, MoeRun run) {

@@ -11,6 +11,10 @@ Result<TileBatch> TileBatch::create(const SplitSettings& settings, uint32_t max_
   batch.max_rows_ = max_rows;
   const size_t values = size_t{max_rows} * settings.hidden_size;
   TANDEM_ASSIGN(batch.rows_in_, OwnedBuffer::allocate(dtype_bytes(settings.activation_dtype, values)));
+  if (is_quantized(settings.activation_format)) {
+    const size_t scale_bytes = scale_row_bytes(settings.activation_format, settings.hidden_size);
+    TANDEM_ASSIGN(batch.scales_in_, OwnedBuffer::allocate(max_rows * scale_bytes));
+  }
   TANDEM_ASSIGN(batch.rows_out_, OwnedBuffer::allocate(dtype_bytes(settings.reply_dtype, values)));
   batch.ids_.resize(size_t{max_rows} * settings.top_k);
   batch.weights_.resize(batch.ids_.size());
@@ -44,17 +48,22 @@ Status TileBatch::run(std::span<const TileView* const> tiles, const MoeRun& run)
     return make_error(ErrorCode::internal,
                       "tile batch: " + std::to_string(rows) + " rows, at most " + std::to_string(max_rows_));
   }
-  std::byte* to = rows_in_.data();
+  const size_t scale_bytes = scale_row_bytes(settings_->activation_format, settings_->hidden_size);
+  size_t done = 0;
   for (const TileView* tile : tiles) {
-    const size_t stride = dtype_bytes(tile->in.dtype, tile->in.row_stride);
-    for (size_t row = 0; row < tile->header.rows; ++row, to += row_bytes) {
-      std::memcpy(to, static_cast<const std::byte*>(tile->in.data) + row * stride, row_bytes);
-    }
+    gather_rows(tile->in, {}, tile->header.rows, settings_->hidden_size, rows_in_.data() + done * row_bytes,
+                scales_in_.data() + done * scale_bytes);
+    done += tile->header.rows;
   }
   MoeRequest request;
   request.layer = tiles.front()->header.layer;
   request.rows = rows;
   request.in = {settings_->activation_dtype, rows_in_.data(), settings_->hidden_size};
+  if (is_quantized(settings_->activation_format)) {
+    request.in.format = settings_->activation_format;
+    request.in.scales = scales_in_.data();
+    request.in.scale_stride = scale_cols(settings_->activation_format, settings_->hidden_size);
+  }
   request.routing = gather_routing(tiles);
   request.out = {rows_out_.data(), dtype_bytes(settings_->reply_dtype, size_t{rows} * settings_->hidden_size),
                  MemorySpace::host};

@@ -37,6 +37,7 @@ class TileBatch {
   const SplitSettings* settings_ = nullptr;
   uint32_t max_rows_ = 0;
   OwnedBuffer rows_in_;         // [max_rows, hidden]
+  OwnedBuffer scales_in_;       // [max_rows, scale_cols]; empty when activations are plain
   OwnedBuffer rows_out_;        // [max_rows, hidden]
   std::vector<int32_t> ids_;    // [max_rows, top_k], or token ids
   std::vector<float> weights_;  // [max_rows, top_k]

@@ -6,7 +6,8 @@
 // are spread: the order of a sum depends on the shape alone.
 //
 // Activations are float32 or bfloat16, rows of `row_stride` elements. The compute dtype of a model is one of
-// these two; PackFormat::f32 takes f32 activations and PackFormat::bf16 takes bf16 ones.
+// these two; PackFormat::f32 takes f32 activations and PackFormat::bf16 takes bf16 ones. Quantised rows (see
+// activation_format.h) are read by `dequantize_rows` only.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +16,10 @@
 
 #include "base/bf16.h"
 #include "base/dtype.h"
+#include "kernels/activation_format.h"
 #include "kernels/packed_weight.h"
 
 namespace tandem {
-
-// Read-only rows of activations.
-struct ActivationView {
-  DType dtype = DType::bf16;   // f32 or bf16
-  const void* data = nullptr;  // [rows, row_stride]
-  size_t row_stride = 0;       // elements
-};
 
 // Writable rows.
 struct ActivationOut {

@@ -40,8 +40,11 @@ struct FfnTraits {
   bool routes = true;               // the gate is behind the port; otherwise requests carry a RoutingView
   bool runs_shared_experts = true;  // the shared experts are behind the port
   bool wants_token_ids = false;     // requests carry TokenIds (rows' token ids travel beside the activation)
-  DType activation_dtype = DType::bf16;  // of FfnRequest::in: bf16 or f32
-  DType reply_dtype = DType::bf16;       // of FfnRequest::out: bf16, f32, or f64 (deterministic sums)
+  DType activation_dtype = DType::bf16;  // of the values of FfnRequest::in
+  // Of FfnRequest::in: plain rows are bf16 or f32. Quantised ones carry their scales; never with `routes`:
+  // the gate must see the rows before they are rounded.
+  ActivationFormat activation_format = ActivationFormat::plain;
+  DType reply_dtype = DType::bf16;  // of FfnRequest::out: bf16, f32, or f64 (deterministic sums)
   SumMode sum_mode = SumMode::plain;
 };
 

@@ -30,6 +30,10 @@ Status check_traits(const FfnTraits& program, const FfnTraits& port) {
     return differ("activation_dtype", dtype_name(program.activation_dtype),
                   dtype_name(port.activation_dtype));
   }
+  if (program.activation_format != port.activation_format) {
+    return differ("activation_format", activation_format_name(program.activation_format),
+                  activation_format_name(port.activation_format));
+  }
   if (program.reply_dtype != port.reply_dtype) {
     return differ("reply_dtype", dtype_name(program.reply_dtype), dtype_name(port.reply_dtype));
   }
