@@ -61,6 +61,15 @@ std::vector<int32_t> BatchAnswer::tokens() const {
   return ids;
 }
 
+uint64_t combined_hash(std::span<const BatchAnswer> answers) {
+  uint64_t hash = 0xcbf29ce484222325ULL;
+  for (const BatchAnswer& answer : answers) {
+    for (int byte = 0; byte < 8; ++byte)
+      hash = (hash ^ ((answer.finish.logits_hash >> (8 * byte)) & 0xff)) * 0x100000001b3ULL;
+  }
+  return hash;
+}
+
 std::vector<BatchAnswer> generate_batch(Engine& engine, std::span<const GenerationRequest> requests,
                                         uint32_t concurrency,
                                         const std::function<void(size_t, const BatchAnswer&)>& on_answer) {

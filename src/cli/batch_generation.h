@@ -26,4 +26,7 @@ std::vector<BatchAnswer> generate_batch(
     Engine& engine, std::span<const GenerationRequest> requests, uint32_t concurrency,
     const std::function<void(size_t, const BatchAnswer&)>& on_answer = {});
 
+// FNV-1a over the answers' logits hashes, in order: two placements agree exactly when these agree.
+uint64_t combined_hash(std::span<const BatchAnswer> answers);
+
 }  // namespace tandem

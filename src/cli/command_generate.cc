@@ -108,16 +108,6 @@ const char* reason_name(FinishReason reason) {
   return "error";
 }
 
-// One hash over all answers, in order: two placements agree exactly when these agree.
-uint64_t combined_hash(const std::vector<BatchAnswer>& answers) {
-  uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a
-  for (const BatchAnswer& answer : answers) {
-    for (int byte = 0; byte < 8; ++byte)
-      hash = (hash ^ ((answer.finish.logits_hash >> (8 * byte)) & 0xff)) * 0x100000001b3ULL;
-  }
-  return hash;
-}
-
 Result<Json> answer_json(const Prompts& prompts, const BatchAnswer& answer) {
   Json json = {{"finish_reason", reason_name(answer.finish.reason)},
                {"prompt_tokens", answer.finish.prompt_tokens},

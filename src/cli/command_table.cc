@@ -8,6 +8,16 @@ void colocated_by_default(Settings& settings) {
   settings.up.ffn = 0;
 }
 
+// Small enough that a cell takes about a second, and that the prompts need several steps: decode batches that
+// are not full, a prompt in two prefill steps.
+void matrix_defaults(Settings& settings) {
+  settings.engine.deterministic = true;
+  settings.engine.log_level = "error";
+  settings.serving.max_num_seqs = 8;
+  settings.serving.max_num_batched_tokens = 96;
+  settings.serving.max_context_tokens = 256;
+}
+
 std::vector<Command> make_commands() {
   const std::vector<std::string> base = {"model", "config", "json", "engine."};
   const auto with = [&](std::vector<std::string> more) {
@@ -86,6 +96,25 @@ std::vector<Command> make_commands() {
                    "model",
                    [](Settings& settings) { settings.engine.compute_dtype = "float32"; },
                    run_eval_parity});
+  table.push_back(
+      {"eval matrix",
+       "run one set of prompts in every placement and compare the logits' bits with colocated",
+       "Crosses connector, exchange, gate, shared experts, placement of experts, execution, xAyF and "
+       "transport.\n"
+       "A combination that the validator refuses is listed with its reason and is no failure. Each cell "
+       "runs\n"
+       "the same prompts, batched and one by one, under --deterministic. Without --full: cells chosen so "
+       "that\n"
+       "every pair of values that goes together is run once. Status 0: every cell that ran is equal.\n"
+       "Examples: tandem eval matrix --model models/arith\n"
+       "          tandem eval matrix --model models/arith --full --output matrix.jsonl   (can be taken up "
+       "again)",
+       with({"afd.connect_timeout_s", "serving.max_num_seqs", "serving.max_num_batched_tokens",
+             "serving.max_context_tokens", "eval.full", "eval.cover", "eval.output"}),
+       {},
+       "model",
+       matrix_defaults,
+       run_eval_matrix});
   table.push_back({"bench kernels",
                    "measure the kernels against this machine's measured roofs",
                    "Takes about a minute.",

@@ -11,6 +11,7 @@ Result<int> run_ffn(Settings& settings);
 Result<int> run_up(Settings& settings);
 Result<int> run_generate(Settings& settings);
 Result<int> run_eval_gsm8k(Settings& settings);
+Result<int> run_eval_matrix(Settings& settings);
 Result<int> run_eval_parity(Settings& settings);
 Result<int> run_bench_kernels(Settings& settings);
 Result<int> run_bench_transport(Settings& settings);

@@ -95,7 +95,12 @@ OptionSet Settings::declare() {
   set.integer("eval.limit", eval.limit, 0, INT64_MAX, "Questions to ask; 0: all.");
   set.integer("eval.concurrency", eval.concurrency, 1, 4096, "Questions in flight at once.");
   set.integer("eval.max_tokens", eval.max_tokens, 1, 16777216, "Tokens of an answer.");
-  set.text("eval.output", eval.output, "File for one JSON line a question.");
+  set.text("eval.output", eval.output, "File for one JSON line a question, or a cell of the matrix.");
+  set.boolean("eval.full", eval.full,
+              "Run every supported cell of the matrix; with --output it can be taken up again.");
+  set.choice(
+      "eval.cover", eval.cover, {"pairs", "values"},
+      "What the cells of a pruned matrix cover: each pair of values that goes together, or each value.");
 
   set.boolean("configuration.matrix", configuration.matrix,
               "Print the support matrix (in docs/features.md) instead.");

@@ -68,6 +68,8 @@ struct EvalSettings {
   int64_t concurrency = 32;
   int64_t max_tokens = 256;
   std::string output;
+  bool full = false;
+  std::string cover = "pairs";
 };
 
 struct ConfigurationSettings {
