@@ -415,7 +415,10 @@ Status FfnHandshake::on_hello(const FrameView& frame, Endpoint& endpoint) {
   TANDEM_ASSIGN(const Hello hello, decode_hello(text_of(frame, PayloadRole::settings)));
   peer_ = hello.peer;
   if (peer_.role != "attention") return invalid(fmt::format("{} is not an attention rank", peer_.text()));
-  TANDEM_TRY(compare_settings(settings_, self_, hello));
+  if (Status same = compare_settings(settings_, self_, hello); !same) {
+    misfit_ = true;
+    return same;
+  }
   greeted_ = true;
   const std::vector<uint32_t> words = encode_pieces(pieces_);
   return send_settings(endpoint, plain_header(FrameKind::hello_ack, session_, self_.incarnation),

@@ -83,6 +83,8 @@ class FfnHandshake {
   // All canaries were echoed: requests may be served.
   bool done() const { return canaries_ == kNumCanaries && echo_.empty(); }
   bool greeted() const { return greeted_; }
+  // The peer's settings differ: it was refused for that, and no other try would go better.
+  bool misfit() const { return misfit_; }
   const PeerIdentity& peer() const { return peer_; }
 
   // One frame of an unfinished handshake. An error is the reason to refuse the connection.
@@ -99,7 +101,7 @@ class FfnHandshake {
   std::span<const Piece> pieces_;
   uint64_t session_;
   PeerIdentity peer_;
-  bool greeted_ = false;
+  bool greeted_ = false, misfit_ = false;
   uint16_t canaries_ = 0;
   std::vector<std::byte> echo_;  // waits for a credit
 };

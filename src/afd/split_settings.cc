@@ -133,6 +133,7 @@ EndpointOptions SplitSettings::endpoint_options(uint32_t slots) const {
   // slot sizes.
   const size_t tile = size_t{kMaxTileRows} * (hidden_size * sizeof(double) + top_k * 8) + kTileOverheadBytes;
   options.slot_bytes = std::max(kMinSlotBytes, std::bit_ceil(tile));
+  options.slot_bytes_remedy = kSameModel;
   return options;
 }
 
@@ -152,8 +153,8 @@ std::vector<Setting> list_settings(const SplitSettings& s) {
       {"gate", placement(s.gate_on_attention), "set compute_gate_on_attention alike on both sides"},
       {"shared_experts", placement(s.shared_experts_on_attention),
        "set compute_shared_experts_on_attention alike on both sides"},
-      {"token_ids", s.token_ids ? "yes" : "no", kSameAfd},
-      {"compute_dtype", std::string(dtype_name(s.compute_dtype)), "set dtype alike on both sides"},
+      {"token_ids", s.token_ids ? "yes" : "no", "set send_token_ids alike on both sides"},
+      {"compute_dtype", std::string(dtype_name(s.compute_dtype)), "set compute_dtype alike on both sides"},
       {"activation_dtype",
        std::string(is_quantized(s.activation_format) ? activation_format_name(s.activation_format)
                                                      : dtype_name(s.activation_dtype)),

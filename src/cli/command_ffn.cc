@@ -14,6 +14,10 @@ namespace {
 // Time for tiles in flight when the rank is asked to stop: one step takes milliseconds.
 constexpr auto kDrainLimit = std::chrono::seconds(2);
 
+// A start with settings that differ ends on both sides within a second; the refusal takes up to 0.2 s to
+// leave.
+constexpr auto kMisfitInterval = std::chrono::milliseconds(100);
+
 // Peers do not authenticate yet, so a port that strangers can reach would compute for them.
 Status check_address(const Settings& settings) {
   const std::string& address = settings.afd.listen;
@@ -41,7 +45,10 @@ Result<int> run_ffn(Settings& settings) {
     std::printf("%sready %s\n", rank_table({host->facts()}).c_str(), host->facts().address.c_str());
   }
   std::fflush(stdout);
-  stop.wait();
+  while (!stop.wait_for(kMisfitInterval)) {
+    const auto misfit = host->misfit();
+    if (misfit && !settings.afd.keep_serving) return std::unexpected(*misfit);
+  }
   host->stop(kDrainLimit);
   log_info("stopped: " + host->report());
   return kExitSuccess;

@@ -26,15 +26,17 @@ std::vector<Command> make_commands() {
     return keys;
   };
   // What both roles must agree on; `up` and its like pass it to the ranks that they start.
-  const std::vector<std::string> split_only_addresses = {
-      "afd.listen", "afd.ffn", "afd.role", "afd.ffn_rank", "afd.num_ffn_ranks", "afd.num_attention_ranks"};
+  const std::vector<std::string> split_only_addresses = {"afd.listen",        "afd.ffn",
+                                                         "afd.role",          "afd.ffn_rank",
+                                                         "afd.num_ffn_ranks", "afd.num_attention_ranks",
+                                                         "afd.keep_serving"};
 
   // What a command that answers one set of prompts and ends has no use for.
-  const std::vector<std::string> of_a_server = {"afd.listen",        "afd.ffn",
-                                                "afd.role",          "afd.ffn_rank",
-                                                "afd.num_ffn_ranks", "afd.num_attention_ranks",
-                                                "serving.host",      "serving.port",
-                                                "up.once",           "up.question"};
+  const std::vector<std::string> of_a_server = {
+      "afd.listen",       "afd.ffn",           "afd.role",
+      "afd.ffn_rank",     "afd.num_ffn_ranks", "afd.num_attention_ranks",
+      "afd.keep_serving", "serving.host",      "serving.port",
+      "up.once",          "up.question"};
 
   std::vector<Command> table;
   table.push_back(
@@ -52,7 +54,7 @@ std::vector<Command> make_commands() {
                    "serve the OpenAI API; colocated unless the file has an afd block with role: attention",
                    "Example: tandem serve --model models/arith --port 8000",
                    with({"afd.", "serving."}),
-                   {"afd.listen"},
+                   {"afd.listen", "afd.keep_serving"},
                    "model",
                    {},
                    run_serve});
@@ -63,7 +65,7 @@ std::vector<Command> make_commands() {
                    "Several ranks: --connector m2n --compute-gate-on-attention --ffn "
                    "tcp://10.0.0.2:7000,tcp://10.0.0.3:7000",
                    with({"afd.", "serving."}),
-                   {"afd.listen", "afd.role", "afd.ffn_rank"},
+                   {"afd.listen", "afd.role", "afd.ffn_rank", "afd.keep_serving"},
                    "model",
                    {},
                    run_attention});

@@ -84,6 +84,7 @@ std::vector<std::string> ffn_arguments(const Settings& settings, const std::stri
           "--compute-shared-experts-on-attention=" +
               std::string(bool_text(settings.shared_experts_on_attention())),
           "--send-token-ids=" + std::string(bool_text(settings.afd.send_token_ids)),
+          "--keep-serving=true",  // a stray client must not end what attention has not reached yet
           "--json"};
 }
 

@@ -36,6 +36,9 @@ FfnHost::~FfnHost() = default;
 const RankFacts& FfnHost::facts() const {
   return impl_->facts;
 }
+std::optional<Error> FfnHost::misfit() const {
+  return impl_->worker->misfit();
+}
 void FfnHost::stop(Duration drain_limit) {
   impl_->worker->stop(drain_limit);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cli/engine_host.h"
@@ -26,6 +27,8 @@ class FfnHost {
   const RankFacts& facts() const;  // facts().address: where attention connects
   // One line for a log: tiles, rows, groups, clients a group, compute time.
   std::string report() const;
+  // FfnWorker::misfit.
+  std::optional<Error> misfit() const;
   void stop(Duration drain_limit);
 
  private:

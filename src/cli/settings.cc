@@ -56,6 +56,9 @@ OptionSet Settings::declare() {
   set.boolean(
       "afd.insecure", afd.insecure,
       "Let an FFN rank listen on an address other than loopback although peers do not authenticate yet.");
+  set.boolean(
+      "afd.keep_serving", afd.keep_serving,
+      "An FFN rank goes on although its first client has other settings; else both end with status 2.");
 
   set.text("serving.host", serving.host, "Address on which the HTTP server listens.");
   set.integer("serving.port", serving.port, 0, 65535, "Port of the HTTP server; 0: chosen by the system.");

@@ -31,6 +31,7 @@ struct AfdSettings {
               execution = "eager";
   int64_t connect_timeout_s = 300;
   bool insecure = false;
+  bool keep_serving = false;
 };
 
 struct ServingSettings {

@@ -226,7 +226,10 @@ struct FfnWorker::Impl {
         log_warning("accept: " + accepted.error().message);
         return any;
       }
-      if (*accepted == nullptr) return any;
+      if (*accepted == nullptr) {
+        if (const auto mismatch = listener->take_mismatch()) note_misfit(*mismatch);
+        return any;
+      }
       any = true;
       const uint64_t id = uint64_t{self.incarnation} << 32 | next_session++;
       auto session =
@@ -287,7 +290,15 @@ struct FfnWorker::Impl {
   void on_message(const std::shared_ptr<Session>& session, Incoming& incoming) {
     if (session->phase() == Session::Phase::closing || session->phase() == Session::Phase::closed) return;
     const auto frame = parse_frame(incoming.lease.bytes());
-    if (!frame) return refuse(session, frame.error());
+    if (!frame) {
+      // What this release does not know, before anything was agreed: the peer is of another one.
+      if (frame.error().code == ErrorCode::unsupported && !session->handshake().greeted()) {
+        session->misfit = {ErrorCode::invalid_argument,
+                           fmt::format("{} (there: {}, here: {})", frame.error().message,
+                                       session->peer_text(), self.text())};
+      }
+      return refuse(session, frame.error());
+    }
     const FrameKind kind = frame->header.kind;
     const bool bulk = kind == FrameKind::ffn_request || kind == FrameKind::canary;
     if (incoming.channel != (bulk ? Channel::request : Channel::control)) {
@@ -300,6 +311,7 @@ struct FfnWorker::Impl {
       if (handled) return;
       if (handled.error().code == ErrorCode::cancelled)
         return close_session(session, handled.error().message);
+      if (session->handshake().misfit()) session->misfit = handled.error();
       return refuse(session, handled.error());
     }
     if (frame->header.session != session->id() || frame->header.incarnation != self.incarnation) {
@@ -378,6 +390,13 @@ struct FfnWorker::Impl {
     }
     poller.remove(session->endpoint().fd());
     session->close();
+    if (session->misfit) note_misfit(*session->misfit);
+  }
+
+  // After the refusal has had its time to arrive: whoever reads it may end this rank.
+  void note_misfit(const Error& error) {
+    const std::lock_guard lock(stats_mutex);
+    if (stats.sessions_opened == 0 && !misfit) misfit = error;
   }
 
   void count_cancelled(size_t tiles) {
@@ -414,6 +433,7 @@ struct FfnWorker::Impl {
 
   mutable std::mutex stats_mutex;
   FfnStats stats;
+  std::optional<Error> misfit;  // under stats_mutex as well
 
   std::thread io, computing;
 };
@@ -471,6 +491,11 @@ void FfnWorker::stop(Duration drain_limit) {
   state.io.join();
   state.queue.stop();
   state.computing.join();
+}
+
+std::optional<Error> FfnWorker::misfit() const {
+  const std::lock_guard lock(impl_->stats_mutex);
+  return impl_->misfit;
 }
 
 FfnStats FfnWorker::stats() const {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,11 @@ class FfnWorker {
   // Ends: tells clients to send nothing new, answers what waits for at most `drain_limit`, says goodbye,
   // stops both threads. Clients that have nothing in flight leave at once.
   void stop(Duration drain_limit);
+
+  // Set for good when the rank has refused a client whose settings (or model, or release) differ, before any
+  // client was served: whoever started it may want to end, so that both sides of a wrong start end. The
+  // refusal has left by then. A rank that has served somebody never says it.
+  std::optional<Error> misfit() const;
 
   FfnStats stats() const;
   std::vector<FfnClientReport> clients() const;

@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,8 +40,9 @@ class Session {
   FfnHandshake& handshake() { return handshake_; }
   Phase phase() const { return phase_; }
   void set_phase(Phase phase) { phase_ = phase; }
-  Instant phase_limit{};  // handshake: when it must be done; closing: when it is dropped
-  void close();           // fences; later replies are dropped
+  std::optional<Error> misfit;  // why this peer and this rank never fit, when it was refused for that
+  Instant phase_limit{};        // handshake: when it must be done; closing: when it is dropped
+  void close();                 // fences; later replies are dropped
   // Sends replies that found no credit.
   void pump_replies();
   bool replies_waiting() const;

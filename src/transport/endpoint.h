@@ -44,6 +44,8 @@ struct EndpointOptions {
   Duration heartbeat_interval = std::chrono::milliseconds(100);
   Duration silence_limit = std::chrono::milliseconds(900);  // a loss must be reported within one second
   Duration connect_limit = std::chrono::seconds(5);
+  // What the message of a difference of slot_bytes advises: the caller knows what they follow from. Not sent.
+  std::string_view slot_bytes_remedy = "set the same value on both sides";
 };
 
 // invalid_argument naming the option, its value and its range. `listen` and `connect` call it first.
@@ -153,6 +155,9 @@ class Listener {
   // for 100 MiB. A peer that is refused (other options, other version, not this protocol) is told why, logged
   // here and is no error of the listener. One thread.
   virtual Result<std::unique_ptr<Endpoint>> accept() = 0;
+  // What differed between our options and those of the peer that was refused last for it; said once. Always
+  // empty for inproc, where the connecting side alone compares. The thread of `accept`.
+  virtual std::optional<Error> take_mismatch() { return std::nullopt; }
   // The address that peers use, with the port that the system chose: "tcp://127.0.0.1:43211".
   virtual const std::string& address() const = 0;
 };

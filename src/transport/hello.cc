@@ -21,7 +21,7 @@ Terms terms_of(const EndpointOptions& options) {
 }
 
 Result<void> match(const Terms& local, std::string_view local_address, const Terms& remote,
-                   std::string_view remote_address) {
+                   std::string_view remote_address, std::string_view slot_bytes_remedy) {
   const auto compare = [&](std::string_view name, uint64_t mine, uint64_t theirs, std::string_view unit,
                            std::string_view remedy) -> Result<void> {
     if (mine == theirs) return {};
@@ -35,7 +35,7 @@ Result<void> match(const Terms& local, std::string_view local_address, const Ter
   TANDEM_TRY(compare("transport version", local.version, remote.version, "",
                      "install the same release on both sides"));
   TANDEM_TRY(compare("slots_per_channel", local.slots_per_channel, remote.slots_per_channel, "", same_value));
-  TANDEM_TRY(compare("slot_bytes", local.slot_bytes, remote.slot_bytes, "", same_value));
+  TANDEM_TRY(compare("slot_bytes", local.slot_bytes, remote.slot_bytes, "", slot_bytes_remedy));
   TANDEM_TRY(compare("heartbeat_interval", local.heartbeat_us, remote.heartbeat_us, " us", same_value));
   TANDEM_TRY(compare("silence_limit", local.silence_us, remote.silence_us, " us", same_value));
   return {};
@@ -57,7 +57,7 @@ std::array<std::byte, HelloLayout::kBytes> HelloLayout::encode(const EndpointOpt
 
 Result<void> match_options(const EndpointOptions& local, std::string_view local_address,
                            const EndpointOptions& remote, std::string_view remote_address) {
-  return match(terms_of(local), local_address, terms_of(remote), remote_address);
+  return match(terms_of(local), local_address, terms_of(remote), remote_address, local.slot_bytes_remedy);
 }
 
 Result<void> match_hello(const EndpointOptions& local, std::string_view local_address,
@@ -70,7 +70,7 @@ Result<void> match_hello(const EndpointOptions& local, std::string_view local_ad
   const Terms remote{load_little_endian<uint32_t>(&hello[4]), load_little_endian<uint32_t>(&hello[8]),
                      load_little_endian<uint64_t>(&hello[16]), load_little_endian<uint64_t>(&hello[24]),
                      load_little_endian<uint64_t>(&hello[32])};
-  return match(terms_of(local), local_address, remote, remote_address);
+  return match(terms_of(local), local_address, remote, remote_address, local.slot_bytes_remedy);
 }
 
 }  // namespace tandem

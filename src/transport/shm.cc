@@ -53,6 +53,7 @@ class ShmListener final : public Listener {
 
   int fd() const override { return epoll_.get(); }
   const std::string& address() const override { return address_; }
+  std::optional<Error> take_mismatch() override { return std::exchange(mismatch_, std::nullopt); }
 
   Result<std::unique_ptr<Endpoint>> accept() override {
     TANDEM_TRY(take_connections());
@@ -118,7 +119,10 @@ class ShmListener final : public Listener {
       return std::unexpected(error);
     };
     const auto matched = match_hello(options_, address_, hello, handshake.peer);
-    if (!matched) return refuse(matched.error());
+    if (!matched) {
+      if (matched.error().code == ErrorCode::invalid_argument) mismatch_ = matched.error();
+      return refuse(matched.error());
+    }
     const RingLayout layout(options_.slots_per_channel, options_.slot_bytes);
     const auto memory = create_shared_memory(layout.total_bytes());
     if (!memory) return refuse(memory.error());
@@ -138,6 +142,7 @@ class ShmListener final : public Listener {
   UnixListenSocket socket_;
   UniqueFd epoll_;  // the listening socket and those that have not said hello
   std::string address_;
+  std::optional<Error> mismatch_;
   EndpointOptions options_;
   std::vector<Handshake> handshakes_;
 };

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -55,6 +56,7 @@ class TcpListener final : public Listener {
 
   int fd() const override { return epoll_.get(); }
   const std::string& address() const override { return address_; }
+  std::optional<Error> take_mismatch() override { return std::exchange(mismatch_, std::nullopt); }
 
   Result<std::unique_ptr<Endpoint>> accept() override {
     TANDEM_TRY(take_connections());
@@ -131,7 +133,10 @@ class TcpListener final : public Listener {
     const ssize_t sent =
         send(handshake.socket.get(), greeting.data(), greeting.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     const auto matched = match_greeting(handshake.greeting, options_, address_, handshake.peer);
-    if (!matched) return refuse(matched.error().message);
+    if (!matched) {
+      if (matched.error().code == ErrorCode::invalid_argument) mismatch_ = matched.error();
+      return refuse(matched.error().message);
+    }
     if (sent != static_cast<ssize_t>(greeting.size())) return refuse("it did not take our hello");
     return Step::done;
   }
@@ -141,6 +146,7 @@ class TcpListener final : public Listener {
   EndpointOptions options_;
   std::string address_;
   std::vector<Handshake> handshakes_;
+  std::optional<Error> mismatch_;
 };
 
 // Tries one resolved address.

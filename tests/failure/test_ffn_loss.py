@@ -138,20 +138,6 @@ def test_attention_that_waits_for_its_ffn_can_be_stopped(how, tmp_path):
     assert attention.process.wait(PATIENCE_S) == 1, attention.describe()
 
 
-def test_a_setting_that_differs_is_named_with_both_values(tmp_path):
-    ffn = FfnRank("tcp://127.0.0.1:0", tmp_path, "--compute-gate-on-attention")
-    try:
-        done = subprocess.run([BINARY, "attention", "--model", str(ARITH), "--ffn", ffn.address, "--port", "0"],
-                              capture_output=True, text=True, timeout=60)
-        assert done.returncode != 0
-        message = done.stderr.splitlines()[-1]
-        assert "gate is attention on FFN rank 0" in message and "ffn on attention rank 0" in message, message
-        assert "set compute_gate_on_attention alike on both sides" in message
-        assert ffn.process.poll() is None, "a client that does not fit must not end the FFN rank"
-    finally:
-        ffn.close()
-
-
 def test_experts_that_no_rank_holds_stop_the_start_by_name(tmp_path):
     ranks = [FfnRank(f"shm://{tmp_path}/ffn{rank}.sock", tmp_path, rank=rank, ranks=3) for rank in range(2)]
     try:
