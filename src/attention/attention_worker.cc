@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "attention/request_check.h"
 #include "attention/step_builder.h"
 #include "base/log.h"
 
@@ -356,37 +357,12 @@ const EngineLimits& AttentionWorker::limits() const {
 
 Result<RequestId> AttentionWorker::submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) {
   const EngineLimits& limits = impl_->limits;
-  const size_t prompt = request.prompt.size();
-  if (prompt == 0)
-    return make_error(ErrorCode::invalid_argument, "prompt: it has no tokens; at least one is needed");
-  if (prompt >= limits.max_context_tokens) {
-    return make_error(ErrorCode::invalid_argument,
-                      "prompt: " + std::to_string(prompt) +
-                          " tokens leave no room for an answer in a context of " +
-                          std::to_string(limits.max_context_tokens) + " tokens; shorten it");
-  }
-  if (prompt > limits.kv_pool_tokens) {
-    return make_error(ErrorCode::invalid_argument,
-                      "prompt: " + std::to_string(prompt) + " tokens do not fit the KV pool of " +
-                          std::to_string(limits.kv_pool_tokens) +
-                          " tokens; raise serving.kv_cache_tokens or shorten it");
-  }
-  for (int32_t token : request.prompt) {
-    if (token < 0 || static_cast<uint32_t>(token) >= limits.vocab_size) {
-      return make_error(ErrorCode::invalid_argument, "prompt: token id " + std::to_string(token) +
-                                                         " is not in 0.." +
-                                                         std::to_string(limits.vocab_size - 1));
-    }
-  }
-  TANDEM_TRY(validate_sampling(request.sampling, limits.vocab_size));
+  TANDEM_TRY(check_request(request, limits));
   RequestId id = 0;
   {
     std::lock_guard lock(impl_->mutex);
     if (!impl_->health_now) return std::unexpected(impl_->health_now.error());
-    if (impl_->stats.waiting >= limits.max_queue) {
-      return make_error(ErrorCode::resource_exhausted, "the queue of " + std::to_string(limits.max_queue) +
-                                                           " requests is full; try again later");
-    }
+    if (impl_->stats.waiting >= limits.max_queue) return queue_is_full(limits);
     id = impl_->next_id++;
     ++impl_->stats.waiting;
     impl_->submissions.push_back({id, std::move(request), std::move(sink)});

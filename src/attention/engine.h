@@ -95,6 +95,14 @@ struct EngineLimits {
   uint32_t max_queue = 0;
 };
 
+// One of the ranks behind an engine that stands in front of several.
+struct EngineRank {
+  uint32_t rank = 0;
+  std::string name;  // "attention rank 1 at tcp://10.0.0.3:7100"
+  Status health;     // unavailable: it gets no requests, and why
+  EngineStats stats;
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -108,6 +116,9 @@ class Engine {
   virtual EngineStats stats() const = 0;
   // A value: serving. unavailable: degraded, naming the peer that is lost.
   virtual Status health() const = 0;
+  // The ranks behind a front, in order; none: this engine is one itself. health() of a front is a value while
+  // at least one rank serves.
+  virtual std::vector<EngineRank> ranks() const { return {}; }
 };
 
 }  // namespace tandem

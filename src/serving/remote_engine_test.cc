@@ -1,0 +1,408 @@
+// RemoteEngine against EngineServer over every transport, with a scripted engine behind it.
+#include "serving/remote_engine.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <functional>
+#include <future>
+#include <thread>
+
+#include "serving/engine_front.h"
+#include "serving/engine_link.h"
+#include "serving/engine_server.h"
+#include "serving/recording_sink.h"
+#include "serving/scripted_engine.h"
+#include "transport/poller.h"
+
+namespace tandem {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::vector<int32_t> echo(const GenerationRequest& request) {
+  return {request.prompt.begin(), request.prompt.end()};
+}
+
+ScriptedEngineOptions scripted(bool free_running = true) {
+  ScriptedEngineOptions options;
+  options.limits = {.max_context_tokens = 200'000,
+                    .kv_pool_tokens = 1 << 22,
+                    .vocab_size = 300,
+                    .max_num_seqs = 8,
+                    .max_queue = 64};
+  options.free_running = free_running;
+  options.eos_token_ids = {1};
+  options.script = echo;
+  return options;
+}
+
+EngineIdentity identity(const std::string& role, uint32_t rank, const std::string& fingerprint = "abc") {
+  EngineIdentity value = make_engine_identity(role, rank);
+  value.shared.emplace_back("model_fingerprint", fingerprint);
+  return value;
+}
+
+GenerationRequest ask(std::vector<int32_t> prompt, uint32_t max_tokens) {
+  GenerationRequest request;
+  request.prompt = std::move(prompt);
+  request.sampling.max_tokens = max_tokens;
+  return request;
+}
+
+bool eventually(const std::function<bool()>& holds) {
+  for (const Instant end = now() + 30s; now() < end; std::this_thread::sleep_for(2ms)) {
+    if (holds()) return true;
+  }
+  return false;
+}
+
+class RemoteEngineTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::string fresh_address() {
+    static int counter = 0;
+    const std::string tag = std::to_string(getpid()) + "_" + std::to_string(++counter);
+    const std::string transport = GetParam();
+    if (transport == "tcp") return "tcp://127.0.0.1:0";
+    if (transport == "shm") return "shm:///tmp/tandem_engine_" + tag + ".sock";
+    return "inproc://engine_" + tag;
+  }
+  EngineServerOptions server_options() {
+    EngineServerOptions options;
+    options.listen_address = address_.empty() ? fresh_address() : address_;
+    options.identity = identity("attention", 0);
+    return options;
+  }
+  void serve(const EngineServerOptions& options) {
+    auto server = EngineServer::start(options, *engine_);
+    ASSERT_TRUE(server) << server.error().message;
+    server_ = std::move(*server);
+    address_ = server_->address();
+  }
+  void serve() { serve(server_options()); }
+  std::unique_ptr<RemoteEngine> connect(const EngineIdentity& who, uint32_t rank = 0) {
+    RemoteEngineOptions options;
+    options.address = address_;
+    options.rank = rank;
+    options.identity = who;
+    options.reconnect_interval = 10ms;
+    return std::move(*RemoteEngine::start(options));
+  }
+  std::unique_ptr<RemoteEngine> connect() {
+    auto remote = connect(identity("front", 0));
+    EXPECT_TRUE(eventually([&] { return remote->health().has_value(); })) << remote->waiting_for();
+    return remote;
+  }
+  void start(const ScriptedEngineOptions& options = scripted()) {
+    engine_ = std::make_unique<ScriptedEngine>(options);
+    serve();
+  }
+  void TearDown() override {
+    server_.reset();
+    engine_.reset();
+  }
+
+  std::string address_;
+  std::unique_ptr<ScriptedEngine> engine_;
+  std::unique_ptr<EngineServer> server_;
+};
+
+TEST_P(RemoteEngineTest, AnswersAsTheEngineItself) {
+  start();
+  const auto remote = connect();
+  EXPECT_EQ(remote->limits().max_context_tokens, 200'000u);
+  EXPECT_EQ(remote->limits().max_queue, 64u);
+  GenerationRequest request = ask({5, 6, 7}, 10);
+  request.sampling.top_logprobs = 3;
+  const auto direct = std::make_shared<RecordingSink>(), over = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(engine_->submit(request, direct));
+  ASSERT_TRUE(remote->submit(request, over));
+  const Finish a = direct->wait(), b = over->wait();
+  EXPECT_EQ(a.reason, b.reason);
+  EXPECT_EQ(a.prompt_tokens, b.prompt_tokens);
+  EXPECT_EQ(a.completion_tokens, b.completion_tokens);
+  ASSERT_EQ(direct->tokens(), over->tokens());
+  ASSERT_EQ(over->tokens().size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(direct->events()[i].logprob, over->events()[i].logprob);
+    ASSERT_EQ(over->events()[i].top_logprobs.size(), 3u);
+    EXPECT_EQ(direct->events()[i].top_logprobs[2].token, over->events()[i].top_logprobs[2].token);
+    EXPECT_EQ(direct->events()[i].top_logprobs[2].logprob, over->events()[i].top_logprobs[2].logprob);
+  }
+  EXPECT_TRUE(eventually([&] { return remote->stats().finished == engine_->stats().finished; }));
+  EXPECT_EQ(remote->stats().kv_blocks_total, engine_->stats().kv_blocks_total);
+}
+
+TEST_P(RemoteEngineTest, LongPromptsTravelInParts) {
+  start();
+  const auto remote = connect();
+  std::vector<int32_t> prompt(150'000);  // nine slots and more
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(2 + i % 290);
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (int i = 0; i < 3; ++i) {
+    sinks.push_back(std::make_shared<RecordingSink>());
+    ASSERT_TRUE(remote->submit(ask(prompt, 20), sinks.back()));
+  }
+  for (const auto& sink : sinks) {
+    EXPECT_EQ(sink->wait().prompt_tokens, prompt.size());
+    EXPECT_EQ(sink->tokens(), std::vector<int32_t>(prompt.begin(), prompt.begin() + 20));
+  }
+}
+
+TEST_P(RemoteEngineTest, ManyRequestsFromManyThreads) {
+  start();
+  const auto remote = connect();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 15; ++i) {
+        const auto sink = std::make_shared<RecordingSink>();
+        const std::vector<int32_t> prompt = {10 + t, 20 + i, 30};
+        ASSERT_TRUE(remote->submit(ask(prompt, 3), sink));
+        EXPECT_EQ(sink->wait().reason, FinishReason::length);
+        EXPECT_EQ(sink->tokens(), prompt);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(engine_->wait_idle());
+}
+
+TEST_P(RemoteEngineTest, CancelReachesTheEngine) {
+  start(scripted(false));
+  const auto remote = connect();
+  const auto stays = std::make_shared<RecordingSink>(), goes = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(remote->submit(ask({5, 6, 7}, 3), stays));
+  const auto id = remote->submit(ask({8, 9}, 100), goes);
+  ASSERT_TRUE(id);
+  ASSERT_TRUE(eventually([&] { return engine_->requests().size() == 2; }));
+  engine_->step();
+  EXPECT_TRUE(goes->wait_for_tokens(1));
+  remote->cancel(*id);
+  ASSERT_TRUE(eventually([&] { return engine_->cancels() == 1; }));
+  engine_->step(4);
+  EXPECT_EQ(goes->wait().reason, FinishReason::cancelled);
+  EXPECT_EQ(stays->wait().reason, FinishReason::length);
+  remote->cancel(*id);  // it has ended: nothing happens
+  remote->cancel(12345);
+}
+
+TEST_P(RemoteEngineTest, BadRequestsAreRefusedAtOnceAndFullQueuesByTheRank) {
+  ScriptedEngineOptions options = scripted(false);
+  options.limits.max_num_seqs = 1;
+  options.limits.max_queue = 2;
+  start(options);
+  const auto remote = connect();
+  const auto sink = std::make_shared<RecordingSink>();
+  EXPECT_NE(remote->submit(ask({}, 3), sink).error().message.find("prompt"), std::string::npos);
+  EXPECT_NE(remote->submit(ask({300}, 3), sink).error().message.find("token id 300"), std::string::npos);
+  EXPECT_FALSE(sink->finished());
+  // The scripted engine starts none of them: two wait, and the third finds the queue full on the rank itself.
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (int i = 0; i < 3; ++i) {
+    sinks.push_back(std::make_shared<RecordingSink>());
+    ASSERT_TRUE(remote->submit(ask({5}, 1), sinks.back()));
+  }
+  const Finish full = sinks[2]->wait();
+  EXPECT_EQ(full.reason, FinishReason::error);
+  EXPECT_EQ(full.error.code, ErrorCode::resource_exhausted);
+  engine_->step(4);
+  EXPECT_EQ(sinks[0]->wait().reason, FinishReason::length);
+  EXPECT_EQ(sinks[1]->wait().reason, FinishReason::length);
+}
+
+TEST_P(RemoteEngineTest, HealthTravelsAndARankThatIsDegradedGetsNothing) {
+  start();
+  const auto remote = connect();
+  engine_->lose_peer({ErrorCode::unavailable, "FFN rank 1 at tcp://b:7000: connection closed"});
+  ASSERT_TRUE(eventually([&] { return !remote->health(); }));
+  EXPECT_NE(remote->health().error().message.find("attention rank 0 at"), std::string::npos);
+  EXPECT_NE(remote->health().error().message.find("FFN rank 1 at tcp://b:7000"), std::string::npos);
+  const auto refused = remote->submit(ask({5}, 1), std::make_shared<RecordingSink>());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::unavailable);
+  engine_->heal();
+  ASSERT_TRUE(eventually([&] { return remote->health().has_value(); }));
+  const auto sink = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(remote->submit(ask({5}, 1), sink));
+  EXPECT_EQ(sink->wait().reason, FinishReason::length);
+}
+
+TEST_P(RemoteEngineTest, ALostRankEndsItsRequestsByNameAndIsTakenBack) {
+  start(scripted(false));
+  const auto remote = connect();
+  const auto sink = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(remote->submit(ask({5, 6}, 100), sink));
+  ASSERT_TRUE(eventually([&] { return engine_->requests().size() == 1; }));
+  server_.reset();
+  const Finish end = sink->wait();
+  EXPECT_EQ(end.reason, FinishReason::error);
+  EXPECT_EQ(end.error.code, ErrorCode::unavailable);
+  EXPECT_NE(end.error.message.find("attention rank 0 at " + address_), std::string::npos)
+      << end.error.message;
+  EXPECT_FALSE(remote->health());
+  EXPECT_EQ(remote->stats().running, 0u);
+  EXPECT_FALSE(remote->submit(ask({5}, 1), std::make_shared<RecordingSink>()));
+  engine_ = std::make_unique<ScriptedEngine>(scripted());
+  serve();
+  ASSERT_TRUE(eventually([&] { return remote->health().has_value(); })) << remote->waiting_for();
+  const auto again = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(remote->submit(ask({5, 6}, 2), again));
+  EXPECT_EQ(again->wait().reason, FinishReason::length);
+  EXPECT_EQ(remote->connections(), 2u);
+}
+
+TEST_P(RemoteEngineTest, AFrontThatLeavesHasItsRequestsCancelled) {
+  start(scripted(false));
+  auto remote = connect();
+  const auto sink = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(remote->submit(ask({5, 6}, 100), sink));
+  ASSERT_TRUE(eventually([&] { return engine_->requests().size() == 1; }));
+  remote.reset();
+  EXPECT_EQ(sink->wait().reason, FinishReason::cancelled);
+  ASSERT_TRUE(eventually([&] { return engine_->cancels() == 1 && server_->fronts() == 0; }));
+  engine_->step();
+  EXPECT_TRUE(engine_->wait_idle());
+}
+
+TEST_P(RemoteEngineTest, ARankThatStopsLetsOpenRequestsEnd) {
+  start(scripted(false));
+  const auto remote = connect();
+  const auto sink = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(remote->submit(ask({5, 6, 7}, 3), sink));
+  ASSERT_TRUE(eventually([&] { return engine_->requests().size() == 1; }));
+  std::thread stopping([&] { server_->stop(30s); });
+  ASSERT_TRUE(eventually([&] { return !remote->health(); }));
+  EXPECT_NE(remote->health().error().message.find("is stopping"), std::string::npos);
+  EXPECT_FALSE(remote->submit(ask({5}, 1), std::make_shared<RecordingSink>()));
+  engine_->step(3);
+  EXPECT_EQ(sink->wait().reason, FinishReason::length);
+  stopping.join();
+}
+
+TEST_P(RemoteEngineTest, WhatDoesNotFitIsRefusedByName) {
+  start();
+  const auto other_model = connect(identity("front", 0, "xyz"));
+  ASSERT_TRUE(eventually([&] { return other_model->start_result().has_value(); }));
+  const std::string message = other_model->start_result()->error().message;
+  EXPECT_NE(message.find("model_fingerprint is abc on attention rank 0"), std::string::npos) << message;
+  EXPECT_NE(message.find("xyz on front"), std::string::npos) << message;
+  const auto other_rank = connect(identity("front", 0), 3);
+  ASSERT_TRUE(eventually([&] { return other_rank->start_result().has_value(); }));
+  EXPECT_NE(other_rank->start_result()->error().message.find("says that it is attention rank 0"),
+            std::string::npos);
+  const auto no_front = connect(identity("attention", 0));
+  ASSERT_TRUE(eventually([&] { return no_front->start_result().has_value(); }));
+  EXPECT_NE(no_front->start_result()->error().message.find("is not a front"), std::string::npos);
+}
+
+TEST_P(RemoteEngineTest, ARankThatComesBackWithLessIsRefused) {
+  start();
+  const auto remote = connect();
+  server_.reset();
+  ScriptedEngineOptions less = scripted();
+  less.limits.max_queue = 63;
+  engine_ = std::make_unique<ScriptedEngine>(less);
+  serve();
+  ASSERT_TRUE(eventually([&] {
+    return remote->waiting_for().find("max_queue 63, it had 64") != std::string::npos;
+  })) << remote->waiting_for();
+  EXPECT_FALSE(remote->health());
+}
+
+TEST_P(RemoteEngineTest, TheFrontMayStartFirst) {
+  engine_ = std::make_unique<ScriptedEngine>(scripted());
+  serve();  // for an address
+  server_.reset();
+  auto front = std::async(std::launch::async, [&] {
+    EngineFrontOptions options;
+    options.addresses = {address_};
+    options.identity = identity("front", 0);
+    return EngineFront::connect(options);
+  });
+  std::this_thread::sleep_for(150ms);
+  serve();
+  auto connected = front.get();
+  ASSERT_TRUE(connected) << connected.error().message;
+  const auto sink = std::make_shared<RecordingSink>();
+  ASSERT_TRUE((*connected)->engine().submit(ask({5}, 1), sink));
+  EXPECT_EQ(sink->wait().reason, FinishReason::length);
+}
+
+TEST_P(RemoteEngineTest, AFrontThatReadsNothingLosesItsRequestsAndHoldsUpNobody) {
+  engine_ = std::make_unique<ScriptedEngine>(scripted());
+  EngineServerOptions options = server_options();
+  options.max_pending_bytes = size_t{1} << 14;
+  serve(options);
+  const auto good = connect();
+  // A front by hand: it says hello, submits, keeps its heartbeats, and gives no slot back.
+  auto endpoint =
+      tandem::connect(address_, engine_endpoint_options(options.heartbeat_interval, options.silence_limit));
+  ASSERT_TRUE(endpoint) << endpoint.error().message;
+  ASSERT_TRUE(send_engine_message(**endpoint, Channel::control,
+                                  IdentityLayout::encode(EngineMessage::hello, identity("front", 0))));
+  GenerationRequest endless = ask({5}, 100'000);
+  endless.sampling.ignore_eos = true;
+  const auto bytes = RequestLayout::encode(endless, now());
+  std::vector<std::byte> message(SubmitPartLayout::message_bytes(bytes.size(), kEngineSlotBytes));
+  SubmitPartLayout::write({1, static_cast<uint32_t>(bytes.size()), 0, bytes}, message);
+  std::vector<Incoming> held(64);
+  size_t taken = 0;
+  const auto keep = [&] {
+    taken += (*endpoint)->poll(std::span(held).subspan(taken));
+  };  // as many as there are slots
+  ASSERT_TRUE(eventually([&] {
+    keep();
+    return send_engine_message(**endpoint, Channel::request, message).has_value();
+  }));
+  ASSERT_TRUE(eventually([&] {
+    keep();
+    return engine_->cancels() == 1;
+  })) << "the engine ran on for a front that does not read";
+  const auto sink = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(good->submit(ask({5, 6}, 2), sink));
+  EXPECT_EQ(sink->wait().reason, FinishReason::length);
+  // What it reads at last ends with the reason.
+  struct Ends final : EventLayout::Visitor {
+    void on_token(uint64_t, const TokenEvent&) override { ++tokens; }
+    void on_finish(uint64_t, const Finish& finish) override { message = finish.error.message; }
+    size_t tokens = 0;
+    std::string message;
+  } ends;
+  const auto read = [&](Incoming& incoming) {
+    const auto head = EngineHead::parse(incoming.lease.bytes());
+    if (head && head->kind == EngineMessage::events) (void)EventLayout::visit(head->body, ends);
+    incoming.lease = Lease();
+  };
+  for (size_t i = 0; i < taken; ++i) read(held[i]);
+  ASSERT_TRUE(eventually([&] {
+    Incoming incoming;
+    while ((*endpoint)->poll({&incoming, 1}) == 1) read(incoming);
+    return !ends.message.empty();
+  }));
+  EXPECT_NE(ends.message.find("reads tokens too slowly"), std::string::npos) << ends.message;
+  EXPECT_GT(ends.tokens, 100u);
+}
+
+TEST_P(RemoteEngineTest, GarbageEndsThatConnectionAlone) {
+  start();
+  const auto good = connect();
+  auto endpoint = tandem::connect(address_, engine_endpoint_options(100ms, 900ms));
+  ASSERT_TRUE(endpoint);
+  const std::vector<std::byte> garbage(100, std::byte{7});
+  ASSERT_TRUE(send_engine_message(**endpoint, Channel::request, garbage));
+  ASSERT_TRUE(eventually([&] {
+    Incoming incoming;
+    (*endpoint)->poll({&incoming, 1});
+    return (*endpoint)->peer() != PeerState::alive;
+  }));
+  const auto sink = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(good->submit(ask({5, 6}, 2), sink));
+  EXPECT_EQ(sink->wait().reason, FinishReason::length);
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, RemoteEngineTest, ::testing::Values("inproc", "shm", "tcp"),
+                         [](const auto& each) { return std::string(each.param); });
+
+}  // namespace
+}  // namespace tandem
