@@ -243,6 +243,63 @@ Result<KernelCase> make_mla(uint32_t heads, uint32_t latent, uint32_t rope, uint
   return result;
 }
 
+struct QuantizeState {
+  OwnedBuffer rows, values, scales;
+  size_t next = 0;
+};
+
+// A tile of activations, cold: what an attention rank quantises before it sends.
+Result<KernelCase> make_quantize(ActivationFormat format, uint32_t rows, uint32_t cols) {
+  auto state = std::make_shared<QuantizeState>();
+  const size_t tile = size_t{rows} * cols;
+  const size_t tiles = std::max<size_t>(2, kColdBytes / (tile * sizeof(bf16)));
+  TANDEM_ASSIGN(state->rows, random_bf16(tiles * tile, 1.0f));
+  TANDEM_ASSIGN(state->values, OwnedBuffer::allocate(tile));
+  TANDEM_ASSIGN(state->scales, OwnedBuffer::allocate(rows * scale_row_bytes(format, cols)));
+  KernelCase result;
+  result.bytes = static_cast<double>(tile) * sizeof(bf16);
+  result.run = [state, format, rows, cols, tile, tiles](KernelRunner& runner) {
+    QuantizeArgs args;
+    args.in = {DType::bf16, state->rows.as<bf16>() + state->next++ % tiles * tile, cols};
+    args.format = format;
+    args.values = state->values.data();
+    args.scales = state->scales.data();
+    args.rows = rows;
+    args.cols = cols;
+    runner.run(runner.table().quantize_rows, args);
+  };
+  return result;
+}
+
+// The same tile where it arrives: values cold, the bf16 rows into a buffer that stays warm.
+Result<KernelCase> make_dequantize(ActivationFormat format, uint32_t rows, uint32_t cols) {
+  auto state = std::make_shared<QuantizeState>();
+  const size_t tile = size_t{rows} * cols;
+  const size_t tiles = std::max<size_t>(2, kColdBytes / tile);
+  TANDEM_ASSIGN(state->rows, OwnedBuffer::allocate(tile * sizeof(bf16)));
+  TANDEM_ASSIGN(state->values, OwnedBuffer::allocate(tiles * tile));
+  // 0x40 is 2 in e4m3, and as a scale 2^-63, or float32 3.0: speed does not depend on them.
+  std::memset(state->values.data(), 0x40, tiles * tile);
+  TANDEM_ASSIGN(state->scales, OwnedBuffer::allocate(rows * scale_row_bytes(format, cols)));
+  std::memset(state->scales.data(), 0x40, state->scales.size());
+  KernelCase result;
+  result.bytes = static_cast<double>(tile);
+  result.run = [state, format, rows, cols, tile, tiles](KernelRunner& runner) {
+    DequantizeArgs args;
+    args.in = {value_dtype(format, DType::bf16),
+               state->values.data() + state->next++ % tiles * tile,
+               cols,
+               format,
+               state->scales.data(),
+               scale_cols(format, cols)};
+    args.out = {DType::bf16, state->rows.data(), cols};
+    args.rows = rows;
+    args.cols = cols;
+    runner.run(runner.table().dequantize_rows, args);
+  };
+  return result;
+}
+
 }  // namespace
 
 std::vector<CaseMaker> kernel_cases() {
@@ -269,6 +326,13 @@ std::vector<CaseMaker> kernel_cases() {
       [](const KernelTable&) { return make_mla(16, 512, 64, 8, 4096, 1); });
   add("mla 128 heads 512+64, decode 1 x 4096",
       [](const KernelTable&) { return make_mla(128, 512, 64, 1, 4096, 1); });
+  for (const ActivationFormat format :
+       {ActivationFormat::fp8, ActivationFormat::mxfp8, ActivationFormat::int8}) {
+    add(fmt::format("quantize {} 64 x 7168", activation_format_name(format)),
+        [=](const KernelTable&) { return make_quantize(format, 64, 7168); });
+    add(fmt::format("dequantize {} 64 x 7168", activation_format_name(format)),
+        [=](const KernelTable&) { return make_dequantize(format, 64, 7168); });
+  }
   return cases;
 }
 

@@ -189,4 +189,30 @@ struct ConvertArgs {
   uint32_t rows = 0, cols = 0;
 };
 
+// values[r, c] * scale of its block ~ in[r, c]; rows without gaps.
+//   fp8, mxfp8  the scale is the smallest power of two s for which the block's largest magnitude is at most
+//               448 s, but at least 2^-22 (the largest counts as 1e-4 at least): the quantiser of DeepSeek's
+//               fp8 files with ue8m0 scales. Values are rounded to nearest even
+//   int8        scale = max(the row's largest magnitude, 1e-4) / 127; value = in * (127 / largest) rounded to
+//               nearest even; -128 does not occur
+// A zero row has values 0 (its sign is kept in e4m3) and the smallest scale. Infinity or NaN anywhere in a
+// block (int8: in a row) makes its scale NaN and its values e4m3 NaN (int8: 0): it comes back as NaN, whole,
+// and no other block changes.
+struct QuantizeArgs {
+  ActivationView in;  // plain, f32 or bf16
+  ActivationFormat format = ActivationFormat::fp8;
+  void* values = nullptr;  // [rows, cols], bytes
+  void* scales = nullptr;  // [rows, scale_cols(format, cols)] of scale_dtype(format)
+  uint32_t rows = 0, cols = 0;
+};
+
+// out[r, c] = values[r, c] * scale, in float32, rounded to the dtype of `out`. Exact in bf16 too for e4m3 and
+// scales that are powers of two, unless it leaves the range: magnitudes from 2^127 * 1.9375 on were rounded
+// up to 2^128 and come back as infinity, and bf16 ends at 2^-133.
+struct DequantizeArgs {
+  ActivationView in;  // fp8, mxfp8 or int8
+  ActivationOut out;  // f32 or bf16
+  uint32_t rows = 0, cols = 0;
+};
+
 }  // namespace tandem

@@ -53,6 +53,8 @@ struct KernelTable {
   Kernel<MlaArgs> mla;
   Kernel<ResidualAddArgs> residual_add;
   Kernel<ConvertArgs> convert;
+  Kernel<QuantizeArgs> quantize_rows;      // the same bits in every table
+  Kernel<DequantizeArgs> dequantize_rows;  // the same bits in every table
 };
 
 // The tables that this CPU can run, best first. Never empty: scalar runs everywhere.

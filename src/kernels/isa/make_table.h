@@ -8,6 +8,7 @@
 #include "kernels/isa/elementwise.h"
 #include "kernels/isa/isa_namespace.h"
 #include "kernels/isa/matmul.h"
+#include "kernels/isa/quantize.h"
 #include "kernels/kernel_table.h"
 #include "kernels/pack.h"
 
@@ -39,6 +40,8 @@ constexpr KernelTable make_table(std::string_view name) noexcept {
   table.mla = {mla_tasks, mla_run};
   table.residual_add = {residual_add_tasks, residual_add_run};
   table.convert = {convert_tasks, convert_run};
+  table.quantize_rows = {quantize_tasks, quantize_run};
+  table.dequantize_rows = {dequantize_tasks, dequantize_run};
   return table;
 }
 

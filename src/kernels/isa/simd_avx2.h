@@ -83,6 +83,70 @@ TANDEM_INLINE void store_bf16_partial(uint16_t* p, Vec v, uint32_t n) {
   for (uint32_t i = 0; i < n; ++i) p[i] = lanes[i];
 }
 
+TANDEM_INLINE __m256i magnitude_of(__m256 v) {
+  return _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fffffff));
+}
+TANDEM_INLINE Vec max_magnitude(Vec most, Vec x) {
+  return {_mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(most.lo), magnitude_of(x.lo))),
+          _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(most.hi), magnitude_of(x.hi)))};
+}
+TANDEM_INLINE uint32_t reduce_magnitude(Vec most) {
+  const __m256i half = _mm256_max_epi32(_mm256_castps_si256(most.lo), _mm256_castps_si256(most.hi));
+  __m128i m = _mm_max_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+  m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+  m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
+  return static_cast<uint32_t>(_mm_cvtsi128_si32(m));
+}
+// 16 whole numbers in [0, 255] or [-128, 127] as bytes.
+TANDEM_INLINE __m128i pack_words(__m256i lo, __m256i hi) {
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(lo, hi), 0xd8);  // in order, 16 bits each
+  return _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+}
+TANDEM_INLINE __m256i e4m3_code(__m256 v) {
+  const __m256i bits = _mm256_castps_si256(v), magnitude = magnitude_of(v);
+  const __m256i small =
+      _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_castsi256_ps(magnitude), _mm256_set1_ps(512.0f)));
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(magnitude, 20), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(magnitude, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7ffff)));
+  const __m256i normal = _mm256_sub_epi32(_mm256_srli_epi32(rounded, 20), _mm256_set1_epi32(120 << 3));
+  const __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x3c800000), magnitude);
+  const __m256i code = _mm256_min_epi32(_mm256_blendv_epi8(normal, small, is_small), _mm256_set1_epi32(0x7e));
+  // The sign as the sign of a byte, so that packing with signed saturation keeps all bits.
+  const __m256i sign = _mm256_slli_epi32(_mm256_srai_epi32(bits, 31), 7);
+  return _mm256_or_si256(code, sign);
+}
+TANDEM_INLINE void store_e4m3(uint8_t* p, Vec v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), pack_words(e4m3_code(v.lo), e4m3_code(v.hi)));
+}
+TANDEM_INLINE __m256 e4m3_value(__m256i code) {
+  const __m256i magnitude = _mm256_and_si256(code, _mm256_set1_epi32(0x7f));
+  const __m256i normal = _mm256_add_epi32(_mm256_slli_epi32(magnitude, 20), _mm256_set1_epi32(120 << 23));
+  const __m256i small =
+      _mm256_castps_si256(_mm256_mul_ps(_mm256_cvtepi32_ps(magnitude), _mm256_set1_ps(0x1p-9f)));
+  const __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(8), magnitude);
+  const __m256i is_nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7f));
+  __m256i bits = _mm256_blendv_epi8(normal, small, is_small);
+  bits = _mm256_blendv_epi8(bits, _mm256_set1_epi32(0x7fc00000), is_nan);
+  const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(code, _mm256_set1_epi32(0x80)), 24);
+  return _mm256_castsi256_ps(_mm256_or_si256(bits, sign));
+}
+TANDEM_INLINE Vec load_e4m3(const uint8_t* p) {
+  const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {e4m3_value(_mm256_cvtepu8_epi32(codes)),
+          e4m3_value(_mm256_cvtepu8_epi32(_mm_srli_si128(codes, 8)))};
+}
+TANDEM_INLINE void store_i8(uint8_t* p, Vec v) {
+  const __m256i least = _mm256_set1_epi32(-127);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                   pack_words(_mm256_max_epi32(_mm256_cvtps_epi32(v.lo), least),
+                              _mm256_max_epi32(_mm256_cvtps_epi32(v.hi), least)));
+}
+TANDEM_INLINE Vec load_i8(const uint8_t* p) {
+  const __m128i values = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(values)),
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(values, 8)))};
+}
+
 TANDEM_INLINE Vec add(Vec x, Vec y) {
   return {_mm256_add_ps(x.lo, y.lo), _mm256_add_ps(x.hi, y.hi)};
 }

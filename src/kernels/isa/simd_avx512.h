@@ -74,6 +74,51 @@ TANDEM_INLINE void store_bf16_partial(uint16_t* p, Vec v, uint32_t n) {
   _mm256_mask_storeu_epi16(p, first_lanes(n), narrow_lanes(v));
 }
 
+// For quantised rows. Magnitudes are compared as integers: NaN is above infinity. `most` has no sign bits.
+TANDEM_INLINE Vec max_magnitude(Vec most, Vec x) {
+  const __m512i bits = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
+  return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(most), bits));
+}
+TANDEM_INLINE uint32_t reduce_magnitude(Vec most) {
+  return static_cast<uint32_t>(_mm512_reduce_max_epi32(_mm512_castps_si512(most)));
+}
+// 16 e4m3 values: to nearest even, saturating at 448. Below 2^-6 they are multiples of 2^-9. Not for NaN.
+TANDEM_INLINE void store_e4m3(uint8_t* p, Vec v) {
+  const __m512i bits = _mm512_castps_si512(v);
+  const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
+  const __m512i small =
+      _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_castsi512_ps(magnitude), _mm512_set1_ps(512.0f)));
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(magnitude, 20), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(magnitude, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7ffff)));
+  const __m512i normal = _mm512_sub_epi32(_mm512_srli_epi32(rounded, 20), _mm512_set1_epi32(120 << 3));
+  const __mmask16 is_small = _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(0x3c800000));
+  const __m512i code =
+      _mm512_min_epi32(_mm512_mask_mov_epi32(normal, is_small, small), _mm512_set1_epi32(0x7e));
+  const __m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_or_si512(code, sign)));
+}
+TANDEM_INLINE Vec load_e4m3(const uint8_t* p) {
+  const __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m512i magnitude = _mm512_and_si512(code, _mm512_set1_epi32(0x7f));
+  const __m512i normal = _mm512_add_epi32(_mm512_slli_epi32(magnitude, 20), _mm512_set1_epi32(120 << 23));
+  const __m512i small =
+      _mm512_castps_si512(_mm512_mul_ps(_mm512_cvtepi32_ps(magnitude), _mm512_set1_ps(0x1p-9f)));
+  const __mmask16 is_small = _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(8));
+  const __mmask16 is_nan = _mm512_cmpeq_epi32_mask(magnitude, _mm512_set1_epi32(0x7f));
+  __m512i bits = _mm512_mask_mov_epi32(normal, is_small, small);
+  bits = _mm512_mask_mov_epi32(bits, is_nan, _mm512_set1_epi32(0x7fc00000));
+  const __m512i sign = _mm512_slli_epi32(_mm512_and_si512(code, _mm512_set1_epi32(0x80)), 24);
+  return _mm512_castsi512_ps(_mm512_or_si512(bits, sign));
+}
+// 16 int8 values: to nearest even, saturating at 127 either way. Not for NaN; |v| < 2^22.
+TANDEM_INLINE void store_i8(uint8_t* p, Vec v) {
+  const __m512i whole = _mm512_max_epi32(_mm512_cvtps_epi32(v), _mm512_set1_epi32(-127));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(whole));
+}
+TANDEM_INLINE Vec load_i8(const uint8_t* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+
 TANDEM_INLINE Vec add(Vec x, Vec y) {
   return _mm512_add_ps(x, y);
 }

@@ -81,6 +81,71 @@ TANDEM_INLINE void store_bf16(uint16_t* p, Vec v) {
   store_bf16_partial(p, v, 16);
 }
 
+TANDEM_INLINE uint32_t bits_of(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+TANDEM_INLINE QuadInt max_magnitude(Quad most, Quad x) {
+  const QuadInt m = reinterpret_cast<QuadInt>(most), bits = reinterpret_cast<QuadInt>(x) & 0x7fffffff;
+  return m > bits ? m : bits;
+}
+TANDEM_INLINE Vec max_magnitude(Vec most, Vec x) {
+  return {
+      reinterpret_cast<Quad>(max_magnitude(most.a, x.a)), reinterpret_cast<Quad>(max_magnitude(most.b, x.b)),
+      reinterpret_cast<Quad>(max_magnitude(most.c, x.c)), reinterpret_cast<Quad>(max_magnitude(most.d, x.d))};
+}
+TANDEM_INLINE uint32_t reduce_magnitude(Vec most) {
+  float lanes[16];
+  store(lanes, most);
+  uint32_t largest = 0;
+  for (int i = 0; i < 16; ++i) largest = bits_of(lanes[i]) > largest ? bits_of(lanes[i]) : largest;
+  return largest;
+}
+// The nearest integer, ties to even, for |x| < 2^22: the lowest bits of x + 1.5 * 2^23.
+TANDEM_INLINE int32_t nearest(float x) {
+  return static_cast<int32_t>(bits_of(x + 12582912.0f)) - 0x4b400000;
+}
+TANDEM_INLINE void store_e4m3(uint8_t* p, Vec v) {
+  float lanes[16];
+  store(lanes, v);
+  for (int i = 0; i < 16; ++i) {
+    const uint32_t bits = bits_of(lanes[i]), magnitude = bits & 0x7fffffffu;
+    uint32_t code = 0;
+    if (magnitude < 0x3c800000u) {
+      code = static_cast<uint32_t>(nearest((bits >> 31 != 0 ? -lanes[i] : lanes[i]) * 512.0f));
+    } else {
+      code = ((magnitude + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20) - (120 << 3);
+    }
+    p[i] = static_cast<uint8_t>((code > 0x7e ? 0x7e : code) | (bits >> 24 & 0x80u));
+  }
+}
+TANDEM_INLINE Vec load_e4m3(const uint8_t* p) {
+  float lanes[16];
+  for (int i = 0; i < 16; ++i) {
+    const uint32_t magnitude = p[i] & 0x7fu;
+    const float small = static_cast<float>(magnitude) * 0x1p-9f;
+    uint32_t bits = magnitude < 8 ? bits_of(small) : (magnitude << 20) + (120u << 23);
+    if (magnitude == 0x7f) bits = 0x7fc00000u;
+    bits |= (p[i] & 0x80u) << 24;
+    std::memcpy(&lanes[i], &bits, sizeof bits);
+  }
+  return load(lanes);
+}
+TANDEM_INLINE void store_i8(uint8_t* p, Vec v) {
+  float lanes[16];
+  store(lanes, v);
+  for (int i = 0; i < 16; ++i) {
+    const int32_t whole = nearest(lanes[i]);
+    p[i] = static_cast<uint8_t>(whole > 127 ? 127 : whole < -127 ? -127 : whole);
+  }
+}
+TANDEM_INLINE Vec load_i8(const uint8_t* p) {
+  float lanes[16];
+  for (int i = 0; i < 16; ++i) lanes[i] = static_cast<float>(static_cast<int8_t>(p[i]));
+  return load(lanes);
+}
+
 TANDEM_INLINE Vec add(Vec x, Vec y) {
   return {x.a + y.a, x.b + y.b, x.c + y.c, x.d + y.d};
 }
