@@ -1,6 +1,7 @@
 // AttentionWorker: the attention role's engine. One thread of its own schedules, runs the lanes' steps over
-// an FfnPort, samples and calls the sinks. A decode lane and a prefill lane step independently, so that one
-// computes while the other waits for the experts.
+// an FfnPort, samples and calls the sinks. Decode lanes and the prefill lane step independently, so that one
+// computes while others wait for the experts; of those that can go on the one that could for longest goes
+// first.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,21 @@
 
 namespace tandem {
 
+// How the rows of prefill steps are spread over lanes; a decode row is a sequence either way.
+enum class LaneSplit : uint8_t {
+  by_request,  // one prefill lane
+  by_token,    // as many prefill lanes as decode lanes: each step's rows in even shares, cut inside a prompt
+};
+
+struct LaneOptions {
+  uint32_t micro_batches = 1;  // decode lanes, 1..8
+  bool automatic = false;  // one, or as many up to micro_batches as measured steps speak for: lane_choice.h
+  LaneSplit split = LaneSplit::by_request;
+};
+
 struct AttentionWorkerOptions {
   SchedulerLimits scheduler;
+  LaneOptions lanes;
   uint32_t max_context_tokens = 4096;  // prompt + generated
   uint32_t max_queue = 1024;           // requests that wait; one more is refused
   uint32_t vocab_size = 0;             // ids that a prompt may hold
@@ -24,8 +38,14 @@ struct AttentionWorkerOptions {
       std::chrono::seconds(60);  // of one exchange: a backstop; a dead peer is noticed far sooner
 };
 
-// What the two lanes run. The capacities are those of the scheduler's limits: max_num_seqs rows for decode,
-// max_num_batched_tokens for prefill. Built with the pool's layer views.
+// Rows that one lane needs room for: its share of max_num_seqs and of max_num_batched_tokens; all of them
+// where the number of lanes may change.
+struct LaneRows {
+  uint32_t decode = 0, prefill = 0;
+};
+LaneRows rows_of_lanes(const AttentionWorkerOptions& options);
+
+// What the lanes run, built with the pool's layer views, for at least the rows of rows_of_lanes.
 struct AttentionPrograms {
   std::shared_ptr<const Program> decode, prefill;
 };

@@ -1,6 +1,8 @@
 #include "attention/attention_worker.h"
 
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -84,6 +86,46 @@ class LosablePort final : public FfnPort {
   LocalFfn local_;
 };
 
+// The experts of this process, some time later and in another order: a request is computed when its reply is
+// due, so that lanes wait, overtake each other and find another port at every layer.
+class LatePort final : public FfnPort {
+ public:
+  LatePort(MoeBlock& block, uint32_t seed)
+      : local_(block), random_(seed), always_(::eventfd(1, EFD_CLOEXEC)) {}
+  ~LatePort() override { ::close(always_); }
+  const FfnTraits& traits() const override { return local_.traits(); }
+  Result<Ticket> submit(const FfnRequest& request) override {
+    if (random_() % 8 == 0) return make_error(ErrorCode::would_block, {});
+    waiting_.push_back({next_ticket_++, request});
+    most_waiting = std::max(most_waiting.load(), waiting_.size());
+    return waiting_.back().first;
+  }
+  size_t poll(std::span<Completion> out) override {
+    size_t count = 0;
+    while (count < out.size() && !waiting_.empty() && random_() % 4 == 0) {
+      const auto due = waiting_.begin() + static_cast<std::ptrdiff_t>(random_() % waiting_.size());
+      EXPECT_TRUE(local_.submit(due->second).has_value());
+      EXPECT_EQ(local_.poll(out.subspan(count, 1)), 1u);
+      out[count++].ticket = due->first;
+      waiting_.erase(due);
+    }
+    return count;
+  }
+  void cancel(Ticket ticket) override {
+    std::erase_if(waiting_, [ticket](const auto& entry) { return entry.first == ticket; });
+  }
+  int wait_fd() const override { return always_; }
+  Status health() const override { return {}; }
+  std::atomic<size_t> most_waiting{0};
+
+ private:
+  LocalFfn local_;
+  std::mt19937 random_;
+  int always_;  // readable
+  Ticket next_ticket_ = 1;
+  std::vector<std::pair<Ticket, FfnRequest>> waiting_;
+};
+
 std::string file_text(const std::string& path) {
   std::ifstream file(path);
   std::stringstream text;
@@ -97,6 +139,8 @@ struct Served {
     uint32_t num_blocks = 400, max_num_seqs = 8, max_num_batched_tokens = 32, max_context = 200,
              max_queue = 1000;
     std::vector<int32_t> eos = {};
+    LaneOptions lanes = {};
+    std::optional<uint32_t> late = {};  // seed of a LatePort
   };
   Served() : Served(Limits()) {}
   explicit Served(const Limits& limits)
@@ -112,6 +156,7 @@ struct Served {
     const auto layers = moe_layers(config, weights);
     block = *MoeBlock::create(moe_shape(config), layers, MoeBlockOptions{}, runner);
     port = std::make_unique<LosablePort>(*block);
+    if (limits.late) late = std::make_unique<LatePort>(*block, *limits.late);
     BlockPool blocks = *BlockPool::create(model->state_groups()[0], limits.num_blocks);
     AttentionWorkerOptions options;
     options.scheduler = {limits.max_num_seqs, limits.max_num_batched_tokens};
@@ -119,6 +164,7 @@ struct Served {
     options.max_queue = limits.max_queue;
     options.vocab_size = config.vocab_size;
     options.eos_token_ids = limits.eos;
+    options.lanes = limits.lanes;
     const auto caches = blocks.layer_views();
     AttentionPrograms programs;
     programs.decode =
@@ -126,7 +172,8 @@ struct Served {
     programs.prefill = *model->build(
         {limits.max_num_batched_tokens, std::min(limits.max_num_batched_tokens, limits.max_num_seqs)},
         port->traits(), caches, nullptr);
-    worker = *AttentionWorker::create(options, std::move(blocks), std::move(programs), runner, *port);
+    FfnPort& used = late ? static_cast<FfnPort&>(*late) : *port;
+    worker = *AttentionWorker::create(options, std::move(blocks), std::move(programs), runner, used);
   }
 
   GenerationRequest request(uint32_t seed, uint32_t prompt_tokens, uint32_t max_tokens) const {
@@ -158,6 +205,7 @@ struct Served {
   std::optional<Model> model;
   std::unique_ptr<MoeBlock> block;
   std::unique_ptr<LosablePort> port;
+  std::unique_ptr<LatePort> late;
   std::unique_ptr<AttentionWorker> worker;
 };
 
@@ -193,6 +241,48 @@ TEST(AttentionWorker, BatchChunksLanesAndPreemptionChangeNoBit) {
   Served tight({.num_blocks = 9, .max_num_seqs = 5, .max_num_batched_tokens = 11});
   EXPECT_EQ(answer_all(tight, false), want);
   EXPECT_GT(tight.worker->stats().preempted, 0u);
+}
+
+// Any number of lanes, either split, replies in any order, sequences that push each other out and others that
+// are cancelled on the way: those that are not have the bits of running alone.
+TEST(AttentionWorker, LanesChangeNoBit) {
+  Served alone;
+  const auto want = answer_all(alone, true);
+  size_t most_waiting = 0;
+  for (const LaneSplit split : {LaneSplit::by_request, LaneSplit::by_token}) {
+    for (const uint32_t lanes : {1u, 2u, 3u, 5u, 8u}) {
+      const uint32_t seed = lanes * 2 + static_cast<uint32_t>(split);
+      Served served({.num_blocks = lanes % 2 == 0 ? 400u : 12u,
+                     .max_num_seqs = 7,
+                     .max_num_batched_tokens = 21,
+                     .lanes = {lanes, false, split},
+                     .late = seed});
+      std::mt19937 random(seed);
+      std::vector<std::shared_ptr<Recorder>> cancelled;
+      for (uint32_t i = 0; i < 6; ++i) {
+        RequestId id = 0;
+        cancelled.push_back(served.submit(served.request(100 + i, 1 + random() % 60, 30), &id));
+        if (i % 2 == 0) cancelled.back()->wait_for_tokens(random() % 3);
+        served.worker->cancel(id);
+      }
+      EXPECT_EQ(answer_all(served, false), want) << lanes << " lanes, split " << static_cast<int>(split);
+      for (const auto& recorder : cancelled) recorder->wait();
+      most_waiting = std::max(most_waiting, served.late->most_waiting.load());
+    }
+  }
+  EXPECT_GE(most_waiting, 8u) << "lanes never waited beside each other";
+}
+
+TEST(AttentionWorker, AutomaticLanesChangeNoBitAndBeginWithOne) {
+  Served alone;
+  const auto want = answer_all(alone, true);
+  Served served({.max_num_seqs = 6, .lanes = {4, true, LaneSplit::by_token}, .late = 3});
+  EXPECT_EQ(served.worker->stats().decode_lanes, 1u);
+  EXPECT_EQ(answer_all(served, false), want);
+  // Experts in this process cannot overlap: whatever is measured, one lane stays.
+  Served in_place({.lanes = {4, true, LaneSplit::by_request}});
+  EXPECT_EQ(answer_all(in_place, false), want);
+  EXPECT_EQ(in_place.worker->stats().decode_lanes, 1u);
 }
 
 TEST(AttentionWorker, RequestsThatCannotFitAreRefusedAndThoseThatFillThePoolEnd) {
@@ -294,7 +384,7 @@ TEST(AttentionWorker, CancelsInEveryStateGiveEverythingBack) {
 }
 
 TEST(AttentionWorker, ALostPeerEndsEveryRequestByNameAndComesBack) {
-  Served served({.max_num_seqs = 2});
+  Served served({.max_num_seqs = 2, .max_context = 6000});
   const Answer want = [&] {
     auto recorder = served.submit(served.request(9, 10, 8));
     const Finish finish = recorder->wait();
@@ -302,7 +392,7 @@ TEST(AttentionWorker, ALostPeerEndsEveryRequestByNameAndComesBack) {
   }();
   std::vector<std::shared_ptr<Recorder>> open;
   for (uint32_t i = 0; i < 6; ++i)
-    open.push_back(served.submit(served.request(i, 10, 150)));  // running and waiting
+    open.push_back(served.submit(served.request(i, 10, 5000)));  // running and waiting
   open[0]->wait_for_tokens(2);
   served.port->lost = true;
   for (const auto& recorder : open) {

@@ -30,6 +30,11 @@ struct SamplingParams {
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
   int32_t top_logprobs = -1;  // -1: none; n: the chosen token's and the n best
+
+  // Whether sampling looks at the tokens before.
+  bool has_penalties() const {
+    return frequency_penalty != 0.0f || presence_penalty != 0.0f || repetition_penalty != 1.0f;
+  }
 };
 
 struct GenerationRequest {
@@ -83,6 +88,7 @@ struct EngineStats {
   uint32_t kv_blocks_total = 0, kv_blocks_used = 0;
   uint64_t prompt_tokens = 0, generated_tokens = 0, steps = 0, finished = 0, cancelled = 0, failed = 0,
            preempted = 0;
+  uint32_t decode_lanes = 1;  // in use now
   uint64_t ffn_submits = 0;
   double ffn_wait_seconds = 0, step_seconds = 0;  // totals; ffn_wait: attention had nothing to do but wait
 };

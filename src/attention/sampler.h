@@ -14,8 +14,9 @@ namespace tandem {
 
 // Counts of tokens, kept as a sequence grows: what the penalties look at.
 struct TokenHistory {
-  std::unordered_map<int32_t, uint32_t> generated;  // token -> times generated
-  std::unordered_map<int32_t, uint32_t> prompt;     // only filled when a repetition penalty needs it
+  std::unordered_map<int32_t, uint32_t>
+      generated;                                 // token -> times generated; filled when a penalty needs it
+  std::unordered_map<int32_t, uint32_t> prompt;  // only filled when a repetition penalty needs it
 };
 
 // Refuses parameters outside their range, naming the field, the value and the range.

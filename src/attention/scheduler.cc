@@ -42,10 +42,47 @@ bool Scheduler::preempt_younger_than(const Sequence& sequence) {
   return false;
 }
 
-std::vector<StepPart> Scheduler::plan_decode(std::vector<Sequence*>& out_of_blocks) {
-  std::vector<StepPart> parts;
+void split_by_token(std::span<const StepPart> parts, std::span<std::vector<StepPart>> out) {
+  uint64_t total = 0;
+  for (const StepPart& part : parts) total += part.rows;
+  size_t next = 0;
+  uint32_t taken = 0;  // rows of parts[next]
+  for (size_t share = 0; share < out.size(); ++share) {
+    out[share].clear();
+    // More rows to the earlier shares: the later ones wait for them anyway.
+    uint64_t wanted = (total + out.size() - 1 - share) / out.size();
+    while (wanted > 0) {
+      const StepPart& part = parts[next];
+      const auto rows = static_cast<uint32_t>(std::min<uint64_t>(wanted, part.rows - taken));
+      const bool whole = taken + rows == part.rows;
+      out[share].push_back(
+          {part.sequence, rows, part.offset + taken, part.samples && whole, part.last && whole});
+      wanted -= rows;
+      taken += rows;
+      if (taken < part.rows) continue;
+      ++next;
+      taken = 0;
+    }
+  }
+}
+
+uint32_t Scheduler::num_decoding() const {
+  return static_cast<uint32_t>(
+      std::ranges::count_if(running_, [](const auto& sequence) { return sequence->is_decoding(); }));
+}
+
+uint32_t Scheduler::decode_share(uint32_t lanes, uint32_t idle_lanes) const {
+  const auto free = static_cast<uint32_t>(std::ranges::count_if(
+      running_, [](const auto& sequence) { return sequence->is_decoding() && !sequence->in_step; }));
+  const auto part = [](uint32_t rows, uint32_t count) { return (rows + count - 1) / count; };
+  return std::min(part(free, idle_lanes), part(num_decoding(), lanes));
+}
+
+void Scheduler::plan_decode(uint32_t max_rows, std::vector<StepPart>& parts,
+                            std::vector<Sequence*>& out_of_blocks) {
+  parts.clear();
   // By index: preempting erases younger entries, which stand behind.
-  for (size_t i = 0; i < running_.size(); ++i) {
+  for (size_t i = 0; i < running_.size() && parts.size() < max_rows; ++i) {
     Sequence& sequence = *running_[i];
     if (sequence.in_step || !sequence.is_decoding()) continue;
     const uint32_t wanted = sequence.state.length() + 1;
@@ -53,25 +90,24 @@ std::vector<StepPart> Scheduler::plan_decode(std::vector<Sequence*>& out_of_bloc
     while (!reserved && preempt_younger_than(sequence)) reserved = sequence.state.reserve(wanted).has_value();
     if (reserved) {
       sequence.in_step = true;
-      parts.push_back({&sequence, 1});
+      parts.push_back({&sequence, 1, 0, /*samples=*/true});
     } else if (running_.size() == 1) {
       out_of_blocks.push_back(&sequence);
     }
   }
-  return parts;
 }
 
-std::vector<StepPart> Scheduler::plan_prefill() {
-  std::vector<StepPart> parts;
+void Scheduler::plan_prefill(std::vector<StepPart>& parts) {
+  parts.clear();
   uint32_t budget = limits_.max_num_batched_tokens;
   const auto take_chunk = [&](Sequence& sequence) {
     const uint32_t rows = std::min(budget, sequence.pending());
     sequence.in_step = true;
-    parts.push_back({&sequence, rows});
+    parts.push_back({&sequence, rows, 0, rows == sequence.pending()});
     budget -= rows;
   };
   for (const auto& sequence : running_) {
-    if (budget == 0) return parts;
+    if (budget == 0) return;
     if (!sequence->in_step && !sequence->is_decoding()) take_chunk(*sequence);
   }
   // Strictly by arrival: a short prompt behind a long one that does not fit yet waits with it.
@@ -82,7 +118,6 @@ std::vector<StepPart> Scheduler::plan_prefill() {
     running_.insert(position_of(running_, sequence.id), std::move(owned));
     take_chunk(sequence);
   }
-  return parts;
 }
 
 void Scheduler::finish_part(const StepPart& part) {

@@ -2,6 +2,9 @@
 // that needs one more row, a prefill plan takes chunks of prompts under a budget of rows. Pure bookkeeping:
 // no clock, no compute, no callbacks. One thread.
 //
+// Several decode lanes step independently: each plan takes at most its share of the sequences that decode,
+// the oldest ones that no lane has, and keeps them until its step has ended.
+//
 // Order is by arrival. When the pool is empty the youngest running sequence gives its blocks back and is
 // computed again later, so the oldest always goes on: no starvation.
 #pragma once
@@ -10,6 +13,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "attention/sequence.h"
@@ -21,13 +25,19 @@ struct SchedulerLimits {
   uint32_t max_num_batched_tokens = 512;  // rows of one prefill step
 };
 
-// `rows` consecutive tokens of a sequence, from state.length() on. Its blocks are reserved.
+// `rows` consecutive tokens of a sequence, from state.length() + offset on. Its blocks are reserved.
 struct StepPart {
   Sequence* sequence = nullptr;
   uint32_t rows = 0;
-  // Whether the rows end at the sequence's last token, so that the next one can be sampled.
-  bool samples() const { return rows == sequence->pending(); }
+  uint32_t offset = 0;   // rows of the same sequence in earlier parts of this step
+  bool samples = false;  // the rows end at the sequence's last token: the next one can be sampled
+  bool last = true;      // no later part of this step has rows of the same sequence
 };
+
+// By token: the rows of a step in even shares for `shares` lanes, in order, whatever sequence they belong to;
+// a part that lies across a border is cut. `out` [shares] (reused); the last ones are empty when there are
+// fewer rows than shares.
+void split_by_token(std::span<const StepPart> parts, std::span<std::vector<StepPart>> out);
 
 class Scheduler {
  public:
@@ -35,13 +45,20 @@ class Scheduler {
 
   void add(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std::move(sequence)); }
 
-  // Rows for a decode step and for a prefill step; empty when there is nothing to do. The sequences are
-  // marked in_step until `finish_part`. Sequences that cannot grow although they are alone are appended to
-  // `out_of_blocks`.
-  std::vector<StepPart> plan_decode(std::vector<Sequence*>& out_of_blocks);
-  std::vector<StepPart> plan_prefill();
+  // Rows for a decode step, at most `max_rows`, and for a prefill step; `parts` (reused) stays empty when
+  // there is nothing to do. The sequences are marked in_step until their step is finished. Sequences that
+  // cannot grow although they are alone are appended to `out_of_blocks`.
+  void plan_decode(uint32_t max_rows, std::vector<StepPart>& parts, std::vector<Sequence*>& out_of_blocks);
+  void plan_prefill(std::vector<StepPart>& parts);
 
-  // The part's rows are in the cache.
+  // Sequences that need one more row, whether a lane has them now or not.
+  uint32_t num_decoding() const;
+  // Rows for the next decode plan where `lanes` lanes share them and `idle_lanes` of these have no step: an
+  // even part of what is free, and never more than an even part of all.
+  uint32_t decode_share(uint32_t lanes, uint32_t idle_lanes) const;
+
+  // The part's rows are in the cache. Of several parts of a sequence in their order; the last one leaves it
+  // free for the next plan.
   void finish_part(const StepPart& part);
   // Its step failed or was cancelled: nothing was written.
   void drop_part(const StepPart& part) { part.sequence->in_step = false; }

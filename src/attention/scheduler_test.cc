@@ -31,14 +31,21 @@ struct Fixture {
   // What the worker does with a finished step, the sampled token being 9.
   void complete(const std::vector<StepPart>& parts) {
     for (const StepPart& part : parts) {
-      const bool samples = part.samples();
+      const bool samples = part.samples;
       scheduler.finish_part(part);
       if (samples) part.sequence->tokens.push_back(9);
     }
   }
-  std::vector<StepPart> decode() {
+  std::vector<StepPart> decode(uint32_t max_rows = UINT32_MAX) {
+    std::vector<StepPart> parts;
     out_of_blocks.clear();
-    return scheduler.plan_decode(out_of_blocks);
+    scheduler.plan_decode(max_rows, parts, out_of_blocks);
+    return parts;
+  }
+  std::vector<StepPart> prefill() {
+    std::vector<StepPart> parts;
+    scheduler.plan_prefill(parts);
+    return parts;
   }
 
   BlockPool pool;
@@ -52,15 +59,15 @@ TEST(Scheduler, APromptIsCutIntoChunksAndThenDecodes) {
   Sequence& sequence = f.add(70);
   std::vector<uint32_t> chunks;
   for (int i = 0; i < 3; ++i) {
-    const auto parts = f.scheduler.plan_prefill();
+    const auto parts = f.prefill();
     ASSERT_EQ(parts.size(), 1u);
     EXPECT_TRUE(f.decode().empty());  // in a step: not planned twice
     chunks.push_back(parts[0].rows);
-    EXPECT_EQ(parts[0].samples(), i == 2);
+    EXPECT_EQ(parts[0].samples, i == 2);
     f.complete(parts);
   }
   EXPECT_EQ(chunks, (std::vector<uint32_t>{32, 32, 6}));
-  EXPECT_TRUE(f.scheduler.plan_prefill().empty());
+  EXPECT_TRUE(f.prefill().empty());
   const auto parts = f.decode();
   ASSERT_EQ(parts.size(), 1u);
   EXPECT_EQ(parts[0].sequence, &sequence);
@@ -72,12 +79,12 @@ TEST(Scheduler, SeveralPromptsShareOneStepInOrderOfArrival) {
   f.add(20);
   f.add(1);
   f.add(1);
-  const auto parts = f.scheduler.plan_prefill();
+  const auto parts = f.prefill();
   ASSERT_EQ(parts.size(), 2u);
   EXPECT_EQ(parts[0].rows, 20u);
   EXPECT_EQ(parts[1].rows, 12u);
   f.complete(parts);
-  const auto next = f.scheduler.plan_prefill();  // max_num_seqs 3: the fourth waits
+  const auto next = f.prefill();  // max_num_seqs 3: the fourth waits
   ASSERT_EQ(next.size(), 2u);
   EXPECT_EQ(next[0].rows, 8u);
   EXPECT_EQ(next[1].rows, 1u);
@@ -88,7 +95,7 @@ TEST(Scheduler, TheYoungestGivesItsBlocksToTheOldest) {
   Fixture f(4, {4, 512});
   Sequence& old = f.add(32);
   Sequence& young = f.add(32);
-  f.complete(f.scheduler.plan_prefill());
+  f.complete(f.prefill());
   EXPECT_EQ(f.pool.free_blocks(), 0u);
   const auto parts = f.decode();  // the 33rd token of `old` needs a block
   ASSERT_EQ(parts.size(), 1u);
@@ -101,9 +108,9 @@ TEST(Scheduler, TheYoungestGivesItsBlocksToTheOldest) {
 TEST(Scheduler, ASequenceInAStepIsNotPreempted) {
   Fixture f(4, {4, 512});
   f.add(32);
-  f.complete(f.scheduler.plan_prefill());
+  f.complete(f.prefill());
   f.add(32);
-  const auto prefill = f.scheduler.plan_prefill();
+  const auto prefill = f.prefill();
   ASSERT_EQ(prefill.size(), 1u);
   EXPECT_TRUE(f.decode().empty());
   EXPECT_TRUE(f.out_of_blocks.empty());  // not alone: it waits
@@ -114,9 +121,61 @@ TEST(Scheduler, ASequenceInAStepIsNotPreempted) {
 TEST(Scheduler, AloneAndOutOfBlocksIsReported) {
   Fixture f(2, {4, 512});
   Sequence& sequence = f.add(32);
-  f.complete(f.scheduler.plan_prefill());
+  f.complete(f.prefill());
   EXPECT_TRUE(f.decode().empty());
   EXPECT_EQ(f.out_of_blocks, (std::vector<Sequence*>{&sequence}));
+}
+
+TEST(Scheduler, DecodeLanesTakeTheirShareOldestFirst) {
+  Fixture f(100, {8, 512});
+  std::vector<Sequence*> all;
+  for (int i = 0; i < 5; ++i) all.push_back(&f.add(4));
+  EXPECT_EQ(f.scheduler.num_decoding(), 0u);
+  f.complete(f.prefill());
+  EXPECT_EQ(f.scheduler.num_decoding(), 5u);
+  const auto first = f.decode(3), second = f.decode(3);
+  ASSERT_EQ(first.size(), 3u);
+  ASSERT_EQ(second.size(), 2u);
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ((i < 3 ? first[i] : second[i - 3]).sequence, all[i]);
+  EXPECT_EQ(f.scheduler.num_decoding(), 5u);  // those that a lane has count too
+  EXPECT_TRUE(f.decode(3).empty());
+  f.complete(second);  // a lane that is done takes what is free, not what another lane has
+  const auto third = f.decode(3);
+  ASSERT_EQ(third.size(), 2u);
+  EXPECT_EQ(third[0].sequence, all[3]);
+}
+
+TEST(Scheduler, ByTokenSharesAreEvenInOrderAndCutParts) {
+  Fixture f(100, {8, 512});
+  Sequence &a = f.add(70), &b = f.add(3), &c = f.add(9);
+  const auto parts = f.prefill();
+  ASSERT_EQ(parts.size(), 3u);
+  for (const size_t lanes : {1u, 2u, 3u, 7u, 100u}) {
+    std::vector<std::vector<StepPart>> shares(lanes);
+    split_by_token(parts, shares);
+    uint32_t largest = 0, smallest = UINT32_MAX, position = 0;
+    const Sequence* before = nullptr;
+    std::vector<const Sequence*> order, samples;
+    for (const auto& share : shares) {
+      uint32_t rows = 0;
+      for (const StepPart& part : share) {
+        if (part.sequence != before) position = 0;
+        before = part.sequence;
+        ASSERT_GT(part.rows, 0u);
+        ASSERT_EQ(part.offset, position);  // in order, without gaps
+        position += part.rows;
+        rows += part.rows;
+        const bool ends = position == (part.sequence == &a ? 70u : part.sequence == &b ? 3u : 9u);
+        EXPECT_EQ(part.samples, ends);
+        EXPECT_EQ(part.last, ends);
+        if (ends) order.push_back(part.sequence);
+      }
+      largest = std::max(largest, rows);
+      smallest = std::min(smallest, rows);
+    }
+    EXPECT_LE(largest - smallest, 1u) << lanes;
+    EXPECT_EQ(order, (std::vector<const Sequence*>{&a, &b, &c}));
+  }
 }
 
 TEST(Scheduler, RandomLoadEndsWithoutLeaksStarvationOrReordering) {
@@ -138,7 +197,7 @@ TEST(Scheduler, RandomLoadEndsWithoutLeaksStarvationOrReordering) {
       }
       const auto lane = random() % 2;
       if (in_flight[lane].empty()) {
-        in_flight[lane] = lane == 0 ? f.decode() : f.scheduler.plan_prefill();
+        in_flight[lane] = lane == 0 ? f.decode() : f.prefill();
         for (Sequence* sequence : lane == 0 ? f.out_of_blocks : std::vector<Sequence*>{}) {
           wanted.erase(sequence);
           f.scheduler.remove(*sequence);

@@ -2,6 +2,7 @@
 // thread only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -20,7 +21,11 @@ struct Sequence {
         sink(std::move(listener)),
         tokens(request.prompt),
         prompt_tokens(static_cast<uint32_t>(request.prompt.size())),
-        state(pool, max_context_tokens) {}
+        state(pool, max_context_tokens) {
+    // So that a step allocates nothing.
+    tokens.reserve(std::min<uint64_t>(uint64_t{prompt_tokens} + request.sampling.max_tokens,
+                                      std::max(max_context_tokens, prompt_tokens)));
+  }
 
   RequestId id;  // ascending by arrival: the smaller one is older
   GenerationRequest request;

@@ -16,11 +16,11 @@ StepBatch StepBuilder::build(std::span<const StepPart> parts, StepId step, RowCl
   for (const StepPart& part : parts) {
     const Sequence& sequence = *part.sequence;
     for (uint32_t i = 0; i < part.rows; ++i) {
-      const uint32_t position = sequence.state.length() + i;
+      const uint32_t position = sequence.state.length() + part.offset + i;
       token_ids_.push_back(sequence.tokens[position]);
       rows_.push_back({sequence.state.block_table().data(), position});
     }
-    if (part.samples()) logit_rows_.push_back(static_cast<uint32_t>(rows_.size() - 1));
+    if (part.samples) logit_rows_.push_back(static_cast<uint32_t>(rows_.size() - 1));
   }
   StepBatch batch;
   batch.step = step;

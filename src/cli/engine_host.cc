@@ -19,6 +19,10 @@
 namespace tandem {
 namespace {
 
+// What `micro_batches: auto` may choose: two lanes keep both sides busy; more only cut them into smaller
+// parts.
+constexpr uint32_t kMostAutomaticLanes = 2;
+
 // A model may claim a context of a million tokens; serving one wants a decision of its user.
 constexpr uint32_t kDefaultMaxContext = 32768;
 // Of the free memory that the KV pool takes when nobody says otherwise: the rest is for weights, lanes and
@@ -49,6 +53,15 @@ Result<uint32_t> num_blocks(const Settings& settings, const StateGroupSpec& spec
                       "serving.kv_cache_tokens: " + std::to_string(blocks) + " blocks; lower it");
   }
   return static_cast<uint32_t>(blocks);
+}
+
+LaneOptions lane_options(const AfdSettings& afd) {
+  LaneOptions lanes;
+  lanes.automatic = afd.micro_batches == "auto";
+  lanes.micro_batches =
+      lanes.automatic ? kMostAutomaticLanes : static_cast<uint32_t>(std::stoul(afd.micro_batches));
+  lanes.split = afd.micro_batch_split == "token" ? LaneSplit::by_token : LaneSplit::by_request;
+  return lanes;
 }
 
 }  // namespace
@@ -112,18 +125,20 @@ struct EngineHost::Impl {
     AttentionWorkerOptions options;
     options.scheduler.max_num_seqs = static_cast<uint32_t>(settings.serving.max_num_seqs);
     options.scheduler.max_num_batched_tokens = static_cast<uint32_t>(settings.serving.max_num_batched_tokens);
+    options.lanes = lane_options(settings.afd);
     options.max_context_tokens = context;
     options.max_queue = static_cast<uint32_t>(settings.serving.max_queue);
     options.vocab_size = config.vocab_size;
     options.eos_token_ids = eos_token_ids;
 
     const std::vector<KvCacheView> caches = block_pool.layer_views();
-    const uint32_t seqs = options.scheduler.max_num_seqs;
-    const uint32_t batched = options.scheduler.max_num_batched_tokens;
+    const LaneRows rows = rows_of_lanes(options);
     AttentionPrograms programs;
-    TANDEM_ASSIGN(programs.decode, model->build({seqs, seqs}, port->traits(), caches, local.get()));
+    TANDEM_ASSIGN(programs.decode,
+                  model->build({rows.decode, rows.decode}, port->traits(), caches, local.get()));
     TANDEM_ASSIGN(programs.prefill,
-                  model->build({batched, std::min(seqs, batched)}, port->traits(), caches, local.get()));
+                  model->build({rows.prefill, std::min(options.scheduler.max_num_seqs, rows.prefill)},
+                               port->traits(), caches, local.get()));
     log_info("KV pool: " + std::to_string(blocks) + " blocks of " + std::to_string(group.tokens_per_block) +
              " tokens, " + bytes_text(block_pool.bytes()) + "; context " + std::to_string(context) +
              " tokens");

@@ -49,7 +49,10 @@ OptionSet Settings::declare() {
   set.choice("afd.activation_dtype", afd.activation_dtype, {"auto", "bf16", "f32", "fp8", "mxfp8", "int8"},
              "Activations on the wire; auto: the compute dtype.");
   set.choice("afd.micro_batches", afd.micro_batches, {"auto", "1", "2", "3", "4", "5", "6", "7", "8"},
-             "Decode lanes; auto: one.");
+             "Decode lanes that step independently; auto: one, or two when measured steps say that it pays.");
+  set.choice(
+      "afd.micro_batch_split", afd.micro_batch_split, {"request", "token"},
+      "Prefill over lanes: request, one lane; token, each step's rows in even shares over as many lanes.");
   set.choice("afd.execution", afd.execution, {"eager", "graph"}, "How steps run.");
   set.integer("afd.connect_timeout_s", afd.connect_timeout_s, 1, 86400,
               "How long attention waits for its FFN ranks at start, in seconds.");

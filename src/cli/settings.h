@@ -28,7 +28,7 @@ struct AfdSettings {
   std::string compute_shared_experts_on_attention = "auto";
   bool send_token_ids = false;
   std::string exchange = "auto", placement = "expert", activation_dtype = "auto", micro_batches = "auto",
-              execution = "eager";
+              micro_batch_split = "request", execution = "eager";
   int64_t connect_timeout_s = 300;
   bool insecure = false;
   bool keep_serving = false;

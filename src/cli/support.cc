@@ -111,7 +111,6 @@ std::vector<SupportRule> make_rules() {
        "1",
        "every attention rank is a server of its own; they may share the FFN ranks"},
       {{{"up.attention", {kSeveral}}}, "1", "there is no front over several attention ranks"},
-      {{{"afd.micro_batches", {kSeveral}}}, "1 or auto", "there is one decode lane"},
       {{{"afd.connector", {"m2n"}}, {"afd.compute_gate_on_attention", {"false"}}},
        "it with afd.compute_gate_on_attention: true",
        "attention must know the experts of a row to send it to them"},

@@ -85,56 +85,130 @@ Lane::~Lane() {
 }
 
 std::span<const float> Lane::logits() const {
-  const float* data = reinterpret_cast<const float*>(memory_.data() + program_->logits().offset);
-  return {data, size_t{logit_rows_} * program_->vocab_size()};
+  const float* data = reinterpret_cast<const float*>(memory_.data() + program().logits().offset);
+  return {data, size_t{logit_rows_} * program().vocab_size()};
 }
 
 std::span<const float> Lane::logits(uint32_t index) const {
-  return logits().subspan(size_t{index} * program_->vocab_size(), program_->vocab_size());
+  return logits().subspan(size_t{index} * program().vocab_size(), program().vocab_size());
 }
 
 Result<std::unique_ptr<Lane>> Executor::create_lane(std::shared_ptr<const Program> program, LaneId id) {
-  TANDEM_TRY(check_traits(program->ffn_traits(), port_.traits()));
-  TANDEM_ASSIGN(OwnedBuffer memory, device_.allocate(program->buffer_bytes()));
-  active_.reserve(active_.capacity() + 1);  // so that `start` allocates nothing
-  return std::unique_ptr<Lane>(new Lane(*this, std::move(program), id, std::move(memory)));
+  return create_lane(std::vector{std::move(program)}, id);
 }
 
-Status Executor::start(Lane& lane, const StepBatch& batch) {
+Result<std::unique_ptr<Lane>> Executor::create_lane(std::vector<std::shared_ptr<const Program>> programs,
+                                                    LaneId id) {
+  size_t bytes = 0;
+  for (const auto& program : programs) {
+    TANDEM_TRY(check_traits(program->ffn_traits(), port_.traits()));
+    const auto same_kind = [](const OperationPtr& a, const OperationPtr& b) {
+      return a->kind() == b->kind();
+    };
+    if (!std::ranges::equal(program->operations(), programs.front()->operations(), same_kind)) {
+      return make_error(ErrorCode::internal, "the programs of lane " + std::to_string(id) +
+                                                 " are of different models: their operations differ");
+    }
+    bytes = std::max(bytes, program->buffer_bytes());
+  }
+  if (programs.empty()) return make_error(ErrorCode::internal, "a lane without a program");
+  TANDEM_ASSIGN(OwnedBuffer memory, device_.allocate(bytes));
+  active_.reserve(active_.capacity() + 1);  // so that `start` allocates nothing
+  return std::unique_ptr<Lane>(new Lane(*this, std::move(programs), id, std::move(memory)));
+}
+
+Status Executor::start(Lane& lane, const StepBatch& batch, size_t program, const Lane* after) {
   if (lane.active_) {
     return make_error(ErrorCode::invalid_argument,
                       "lane " + std::to_string(lane.id_) + " has a step in work: advance or cancel it first");
   }
-  TANDEM_TRY(check_batch(*lane.program_, batch));
+  if (program >= lane.programs_.size()) {
+    return make_error(ErrorCode::invalid_argument,
+                      "lane " + std::to_string(lane.id_) + " has no program " + std::to_string(program));
+  }
+  TANDEM_TRY(check_batch(*lane.programs_[program], batch));
+  lane.chosen_ = program;
+  lane.after_ = after;
   lane.batch_ = batch;
   lane.next_ = 0;
   lane.active_ = true;
+  lane.done_ = false;
   lane.logit_rows_ = 0;
   lane.exchange_ = {};
   lane.stats_ = {};
-  lane.started_ = now();
+  lane.started_ = lane.ready_since_ = now();
   lane.waiting_since_.reset();
   active_.push_back(&lane);
   return {};
 }
 
+Status Executor::check_order(const Lane& lane) const {
+  // All of them: that the one before has written its keys does not say that the one before that has.
+  for (const Lane* before = lane.after_; before != nullptr; before = before->after_) {
+    if (before->done_) continue;
+    if (!before->active_) {
+      return make_error(ErrorCode::internal, "lane " + std::to_string(lane.id_) + " reads keys of lane " +
+                                                 std::to_string(before->id_) + ", whose step has failed");
+    }
+    // Programs of one model have the same operations: what stands before this one there has run.
+    if (before->next_ < lane.next_) return make_error(ErrorCode::would_block, {});
+  }
+  return {};
+}
+
+bool Executor::can_go_on(const Lane& lane) const {
+  const std::span<const OperationPtr> operations = lane.program().operations();
+  if (lane.next_ >= operations.size()) return true;
+  switch (operations[lane.next_]->kind()) {
+    case OperationKind::collect:
+      return lane.exchange_.state != FfnExchange::State::submitted;
+    case OperationKind::attend: {
+      const Status order = check_order(lane);
+      return order || order.error().code != ErrorCode::would_block;
+    }
+    case OperationKind::compute:
+    case OperationKind::submit:  // whether there is a credit shows when it is tried
+      return true;
+  }
+  return true;
+}
+
+Lane* Executor::next_ready(uint64_t sweep) {
+  Lane* oldest = nullptr;
+  for (Lane* lane : active_) {
+    if (lane->tried_ >= sweep || !can_go_on(*lane)) continue;
+    if (oldest == nullptr || lane->ready_since_ < oldest->ready_since_) oldest = lane;
+  }
+  if (oldest != nullptr) oldest->tried_ = sweep;
+  return oldest;
+}
+
 Advance Executor::advance(Lane& lane) {
   if (!lane.active_) {
     return {AdvanceState::failed,
-            {ErrorCode::invalid_argument, "lane " + std::to_string(lane.id_) + " has no step in work"}};
+            {ErrorCode::invalid_argument, "lane " + std::to_string(lane.id_) + " has no step in work"},
+            0};
   }
   StepContext step{device_.kernels(),   port_,      lane.batch_,
-                   lane.memory_.data(), lane.id_,   lane.program_->shape().capacity,
+                   lane.memory_.data(), lane.id_,   lane.program().shape().capacity,
                    lane.exchange_,      lane.stats_};
-  const std::span<const OperationPtr> operations = lane.program_->operations();
+  const std::span<const OperationPtr> operations = lane.program().operations();
+  const Instant entered = now();
+  const size_t first = lane.next_;
+  const auto leave = [&](AdvanceState state, Error error = {}) {
+    return Advance{state, std::move(error), static_cast<uint32_t>(lane.next_ - first)};
+  };
   while (lane.next_ < operations.size()) {
     const Operation& operation = *operations[lane.next_];
-    Status status = device_.run(operation, step);
+    Status status;
+    if (operation.kind() == OperationKind::attend) status = check_order(lane);
+    if (status) status = device_.run(operation, step);
     if (!status && status.error().code == ErrorCode::would_block) {
       if (operation.kind() == OperationKind::submit && !lane.waiting_since_) ++lane.stats_.blocked_submits;
-      // The port's state may be old: the reply, or the credit, is often there already.
+      // The port's state may be old: the reply, or the credit, is often there already. The lane before does
+      // not move meanwhile.
       poll();
-      status = device_.run(operation, step);
+      if (operation.kind() != OperationKind::attend) status = device_.run(operation, step);
     }
     if (status) {
       if (lane.waiting_since_) {
@@ -145,16 +219,20 @@ Advance Executor::advance(Lane& lane) {
       continue;
     }
     if (status.error().code == ErrorCode::would_block) {
-      if (!lane.waiting_since_) lane.waiting_since_ = now();
-      return {AdvanceState::waiting, {}};
+      const Instant at = now();
+      lane.stats_.busy += at - entered;
+      if (!lane.waiting_since_) lane.waiting_since_ = at;
+      return leave(AdvanceState::waiting);
     }
     Error error = std::move(status).error();
     cancel(lane);
-    return {AdvanceState::failed, std::move(error)};
+    return leave(AdvanceState::failed, std::move(error));
   }
+  lane.stats_.busy += now() - entered;
   lane.logit_rows_ = static_cast<uint32_t>(lane.batch_.logit_rows.size());
   end_step(lane);
-  return {AdvanceState::done, {}};
+  lane.done_ = true;
+  return leave(AdvanceState::done);
 }
 
 size_t Executor::poll() {
@@ -176,6 +254,7 @@ size_t Executor::poll() {
       exchange.state = FfnExchange::State::completed;
       exchange.status = std::move(completion.status);
       const Instant at = now();
+      lane.ready_since_ = at;
       stats.round_trip_us += microseconds_since(exchange.submitted, at);
       stats.queue_us += completion.times.queue_us;
       stats.compute_us += completion.times.compute_us;

@@ -3,6 +3,11 @@
 // returns, and the caller advances another lane (oldest first) or sleeps on the port's descriptor and then
 // calls `poll`. One thread calls everything here; nothing blocks and nothing is allocated between `start` and
 // the end of a step.
+//
+// A lane holds one or more programs of the same model that differ in their capacity alone, and each step says
+// which of them it runs. The rows of one step may be split over lanes: then a lane names the one with the
+// rows before its own, and an operation that reads cached keys (OperationKind::attend) waits until that one
+// has written its keys of the layer.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +31,9 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   LaneId id() const { return id_; }
-  const Program& program() const { return *program_; }
+  // Of the step in work, or of the last one.
+  const Program& program() const { return *programs_[chosen_]; }
+  const Program& program(size_t index) const { return *programs_[index]; }
   bool active() const { return active_; }
   // Logits of the last step that was done, [logit_rows, vocab_size]; valid until the next start.
   std::span<const float> logits() const;
@@ -38,16 +45,22 @@ class Lane {
 
  private:
   friend class Executor;
-  Lane(Executor& executor, std::shared_ptr<const Program> program, LaneId id, OwnedBuffer memory)
-      : executor_(executor), program_(std::move(program)), id_(id), memory_(std::move(memory)) {}
+  Lane(Executor& executor, std::vector<std::shared_ptr<const Program>> programs, LaneId id,
+       OwnedBuffer memory)
+      : executor_(executor), programs_(std::move(programs)), id_(id), memory_(std::move(memory)) {}
 
   Executor& executor_;
-  std::shared_ptr<const Program> program_;
+  std::vector<std::shared_ptr<const Program>> programs_;
+  size_t chosen_ = 0;  // of programs_
   LaneId id_;
   OwnedBuffer memory_;
   StepBatch batch_;
   size_t next_ = 0;  // program counter
   bool active_ = false;
+  bool done_ = false;            // the last step ended well
+  const Lane* after_ = nullptr;  // has the rows before this lane's, in a split step
+  Instant ready_since_;          // when it could go on: the step began, or a reply arrived
+  uint64_t tried_ = 0;           // the sweep of next_ready that returned it last
   uint32_t logit_rows_ = 0;
   FfnExchange exchange_;
   StepStats stats_;
@@ -59,7 +72,8 @@ enum class AdvanceState : uint8_t { done, waiting, failed };
 
 struct Advance {
   AdvanceState state = AdvanceState::done;
-  Error error;  // of failed
+  Error error;              // of failed
+  uint32_t operations = 0;  // that were run
 };
 
 class Executor {
@@ -75,14 +89,24 @@ class Executor {
   // Lane ids are the caller's; unique among the lanes of one port. invalid_argument: the program was built
   // for another side of the experts than the port is. resource_exhausted: no memory for the buffers.
   Result<std::unique_ptr<Lane>> create_lane(std::shared_ptr<const Program> program, LaneId id);
+  // Its buffers have room for the largest program. internal: programs that differ in their operations.
+  Result<std::unique_ptr<Lane>> create_lane(std::vector<std::shared_ptr<const Program>> programs, LaneId id);
 
-  // Begins a step; computes nothing yet. invalid_argument: no rows, more rows or logits than the capacity, a
-  // row or a token id out of range, or a lane whose step has not ended.
-  Status start(Lane& lane, const StepBatch& batch);
+  // Begins a step with the lane's program number `program`; computes nothing yet. `after`: a lane that runs
+  // the rows before these in the same split step, already started; it is not started again before this step
+  // has ended. invalid_argument: no rows, more rows or logits than the capacity, a row or a token id out of
+  // range, no such program, or a lane whose step has not ended.
+  Status start(Lane& lane, const StepBatch& batch, size_t program = 0, const Lane* after = nullptr);
 
   // Runs until the step has ended (done, failed) or must wait. A failed step leaves the lane free; cache
-  // entries of its rows are then undefined. Polls once by itself before it says waiting.
+  // entries of its rows are then undefined, and so are those of lanes behind it in a split step, which fail
+  // when they need them. Polls once by itself before it says waiting.
   Advance advance(Lane& lane);
+
+  // Of the lanes that can go on, the one that could for longest; each at most once a sweep (sweeps are
+  // numbered by the caller, ascending from 1), so that a lane without a credit is not tried for ever. Null:
+  // none is left.
+  Lane* next_ready(uint64_t sweep);
 
   // Fetches completions from the port and marks the lanes that may go on. Returns how many lanes it marked.
   size_t poll();
@@ -92,6 +116,10 @@ class Executor {
 
  private:
   void end_step(Lane& lane);
+  // Whether the lanes before have written the keys that the operation `next_` reads; an error when one never
+  // will.
+  Status check_order(const Lane& lane) const;
+  bool can_go_on(const Lane& lane) const;
 
   CpuDevice device_;
   FfnPort& port_;

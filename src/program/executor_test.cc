@@ -150,6 +150,143 @@ TEST_F(ExecutorTest, LanesShareAPortWithOneCredit) {
   expect_logits(*b, second);
 }
 
+TEST_F(ExecutorTest, TheLaneThatIsReadyForLongestGoesFirst) {
+  use({.newest_first = true, .factor = 2.0f});
+  const auto a = lane(0), b = lane(1), c = lane(2);
+  const Batch batch({0}, {0});
+  port_->hold(true);
+  for (Lane* each : {c.get(), a.get(), b.get()}) ASSERT_TRUE(executor_->start(*each, batch.step));
+  std::vector<Lane*> order;
+  while (Lane* next = executor_->next_ready(1)) {
+    order.push_back(next);
+    EXPECT_EQ(executor_->advance(*next).state, AdvanceState::waiting);
+  }
+  EXPECT_EQ(order, (std::vector<Lane*>{c.get(), a.get(), b.get()}));  // as they began
+  EXPECT_EQ(executor_->next_ready(2), nullptr);                       // all wait for a reply
+  port_->hold(false);
+  EXPECT_EQ(executor_->poll(), 3u);
+  order.clear();
+  while (Lane* next = executor_->next_ready(3)) order.push_back(next);
+  EXPECT_EQ(order, (std::vector<Lane*>{b.get(), a.get(), c.get()}));  // as their replies came
+}
+
+TEST_F(ExecutorTest, ALaneWithoutACreditIsTriedOnceASweep) {
+  use({.credits = 0});
+  const auto a = lane(0);
+  const Batch batch({0}, {0});
+  ASSERT_TRUE(executor_->start(*a, batch.step));
+  for (uint64_t sweep = 1; sweep < 4; ++sweep) {
+    ASSERT_EQ(executor_->next_ready(sweep), a.get());
+    EXPECT_EQ(executor_->advance(*a).state, AdvanceState::waiting);
+    EXPECT_EQ(executor_->next_ready(sweep), nullptr);
+  }
+}
+
+// x = table[token]; twice: x += experts(x), and an operation that stands for attention notes how often it
+// ran.
+Result<std::shared_ptr<const Program>> build_with_attention(std::vector<LaneId>& attended) {
+  TANDEM_ASSIGN(ProgramBuilder builder, ProgramBuilder::create({8, 8}, float_traits()));
+  const Tensor x = builder.tensor("x", DType::f32, kHidden);
+  const Tensor reply = builder.tensor("reply", DType::f32, kHidden);
+  const Tensor logits = builder.tensor("logits", DType::f32, kHidden, TensorRows::logits);
+  builder.append(embedding("embedding", {.dtype = DType::f32, .table = kTable, .multiplier = 1, .out = x}));
+  for (LayerIndex layer = 0; layer < 2; ++layer) {
+    builder.append(make_compute(
+        "attend",
+        [&attended](StepContext& step) -> Status {
+          attended.push_back(step.lane);
+          return {};
+        },
+        OperationKind::attend));
+    builder.append(submit("submit", {.layer = layer, .in = x, .ids = {}, .weights = {}, .out = reply}));
+    builder.append(collect("collect"));
+    builder.append(residual_add("add", {.residual = x, .first = reply, .second = {}, .multiplier = 1}));
+  }
+  builder.append(gather_logit_rows("gather", x, logits));
+  return builder.finish(logits);
+}
+
+TEST_F(ExecutorTest, InASplitStepALaneAttendsOnlyBehindTheOneBefore) {
+  use({});
+  std::vector<LaneId> attended;
+  program_ = build_with_attention(attended).value();
+  const auto a = lane(0), b = lane(1);
+  const Batch first({0, 1}, {0}), second({2}, {0});
+  port_->hold(true);
+  ASSERT_TRUE(executor_->start(*a, first.step));
+  ASSERT_TRUE(executor_->start(*b, second.step, 0, a.get()));
+  EXPECT_EQ(executor_->advance(*b).state, AdvanceState::waiting);  // has the rows behind: nothing to read yet
+  EXPECT_TRUE(attended.empty());
+  EXPECT_EQ(executor_->next_ready(1), a.get());
+  EXPECT_EQ(executor_->advance(*a).state, AdvanceState::waiting);  // for its experts
+  EXPECT_EQ(executor_->next_ready(1), b.get());
+  EXPECT_EQ(executor_->advance(*b).state, AdvanceState::waiting);
+  EXPECT_EQ(attended, (std::vector<LaneId>{0, 1}));
+  port_->hold(false);
+  EXPECT_EQ(executor_->poll(), 2u);
+  EXPECT_EQ(executor_->advance(*b).state, AdvanceState::waiting);  // its reply is there, a's keys are not
+  EXPECT_EQ(attended.size(), 2u);
+  EXPECT_EQ(executor_->advance(*a).state, AdvanceState::done);
+  EXPECT_EQ(executor_->next_ready(2), b.get());
+  EXPECT_EQ(executor_->advance(*b).state, AdvanceState::done);
+  EXPECT_EQ(attended, (std::vector<LaneId>{0, 1, 0, 1}));
+}
+
+TEST_F(ExecutorTest, InASplitStepALaneAttendsBehindAllBefore) {
+  use({});
+  std::vector<LaneId> attended;
+  program_ = build_with_attention(attended).value();
+  const auto a = lane(0), b = lane(1), c = lane(2);
+  const Batch batch({0}, {0});
+  ASSERT_TRUE(executor_->start(*a, batch.step));
+  ASSERT_TRUE(executor_->start(*b, batch.step, 0, a.get()));
+  ASSERT_TRUE(executor_->start(*c, batch.step, 0, b.get()));
+  EXPECT_EQ(executor_->advance(*b).state, AdvanceState::waiting);  // wrote its keys, and waits for a's
+  EXPECT_EQ(executor_->advance(*c).state, AdvanceState::waiting);
+  EXPECT_TRUE(attended.empty());
+  for (Lane* each : {a.get(), b.get(), c.get()})
+    EXPECT_EQ(executor_->advance(*each).state, AdvanceState::done);
+}
+
+TEST_F(ExecutorTest, ALaneBehindAFailedOneFails) {
+  use({});
+  std::vector<LaneId> attended;
+  program_ = build_with_attention(attended).value();
+  const auto a = lane(0), b = lane(1);
+  const Batch batch({0}, {0});
+  ASSERT_TRUE(executor_->start(*a, batch.step));
+  ASSERT_TRUE(executor_->start(*b, batch.step, 0, a.get()));
+  executor_->cancel(*a);
+  const Advance advance = executor_->advance(*b);
+  ASSERT_EQ(advance.state, AdvanceState::failed);
+  EXPECT_NE(advance.error.message.find("reads keys of lane 0"), std::string::npos) << advance.error.message;
+  EXPECT_TRUE(attended.empty());
+}
+
+TEST_F(ExecutorTest, AStepSaysWhichProgramItRuns) {
+  use({.factor = 2.0f});
+  const auto small = build({2, 1}, float_traits()).value();
+  auto both = executor_->create_lane({program_, small}, 0);
+  ASSERT_TRUE(both) << both.error().message;
+  Lane& lane = **both;
+  const Batch two({0, 1}, {1}), three({0, 1, 2}, {0});
+  ASSERT_TRUE(executor_->start(lane, two.step, 1));
+  EXPECT_EQ(lane.program().shape().capacity, 2u);
+  EXPECT_EQ(executor_->advance(lane).state, AdvanceState::done);
+  expect_logits(lane, two);
+  const Status refused = executor_->start(lane, three.step, 1);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("capacity is 2"), std::string::npos) << refused.error().message;
+  EXPECT_FALSE(executor_->start(lane, two.step, 2));
+  ASSERT_TRUE(executor_->start(lane, three.step, 0));
+  EXPECT_EQ(executor_->advance(lane).state, AdvanceState::done);
+  expect_logits(lane, three);
+  std::vector<LaneId> attended;
+  const auto other = executor_->create_lane({program_, build_with_attention(attended).value()}, 1);
+  ASSERT_FALSE(other);
+  EXPECT_NE(other.error().message.find("operations differ"), std::string::npos) << other.error().message;
+}
+
 TEST_F(ExecutorTest, RepliesInAnotherOrderReachTheirLanes) {
   use({.newest_first = true, .factor = 2.0f});
   const auto a = lane(0), b = lane(1), c = lane(2);

@@ -13,6 +13,8 @@ namespace tandem {
 
 enum class OperationKind : uint8_t {
   compute,
+  attend,   // computes, and reads the cached keys of earlier rows: where a step is split over lanes it waits
+            // until the lane with the rows before has written its keys of the same layer
   submit,   // hands rows to the experts; waits for a credit
   collect,  // waits for the reply
 };
@@ -39,19 +41,19 @@ class Operation {
 
 using OperationPtr = std::unique_ptr<Operation>;
 
-// A compute operation from a callable `Status(StepContext&) const`.
+// An operation that computes, from a callable `Status(StepContext&) const`.
 template <class Body>
-OperationPtr make_compute(std::string name, Body body) {
+OperationPtr make_compute(std::string name, Body body, OperationKind kind = OperationKind::compute) {
   class Compute final : public Operation {
    public:
-    Compute(std::string operation_name, Body operation_body)
-        : Operation(OperationKind::compute, std::move(operation_name)), body_(std::move(operation_body)) {}
+    Compute(OperationKind operation_kind, std::string operation_name, Body operation_body)
+        : Operation(operation_kind, std::move(operation_name)), body_(std::move(operation_body)) {}
     Status run(StepContext& step) const override { return body_(step); }
 
    private:
     Body body_;
   };
-  return std::make_unique<Compute>(std::move(name), std::move(body));
+  return std::make_unique<Compute>(kind, std::move(name), std::move(body));
 }
 
 }  // namespace tandem

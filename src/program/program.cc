@@ -49,7 +49,7 @@ Result<std::shared_ptr<const Program>> ProgramBuilder::finish(Tensor logits) {
   // A reply is collected where it was submitted, one at a time: what Lane's single exchange can hold.
   bool submitted = false;
   for (const OperationPtr& operation : program_.operations_) {
-    if (operation->kind() == OperationKind::compute) continue;
+    if (operation->kind() != OperationKind::submit && operation->kind() != OperationKind::collect) continue;
     if (submitted != (operation->kind() == OperationKind::collect)) {
       return make_error(ErrorCode::internal,
                         "program: " + operation->name() + " does not alternate submit and collect");

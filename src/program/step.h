@@ -53,6 +53,7 @@ struct FfnExchange {
 struct StepStats {
   Duration elapsed{};  // from start to the last operation
   Duration waited{};
+  Duration busy{};  // inside Executor::advance
   uint32_t submits = 0;
   uint32_t blocked_submits = 0;  // submits that found no credit and were tried again
   // As measured here from submit to completion, and what the far side said of it. Microseconds.

@@ -45,6 +45,7 @@ void append_engine(const Engine& engine, std::vector<MetricFamily>& out) {
   gauge("tandem_requests_waiting", "Sequences in the queue", stats.waiting);
   gauge("tandem_kv_blocks", "Blocks of the KV pool", stats.kv_blocks_total);
   gauge("tandem_kv_blocks_used", "Blocks of the KV pool in use", stats.kv_blocks_used);
+  gauge("tandem_decode_lanes", "Decode lanes (micro-batches) in use", stats.decode_lanes);
   counter("tandem_engine_prompt_tokens_total", "Prompt tokens computed", stats.prompt_tokens);
   counter("tandem_engine_generated_tokens_total", "Tokens generated", stats.generated_tokens);
   counter("tandem_engine_steps_total", "Steps run", stats.steps);

@@ -1,0 +1,128 @@
+// AttentionWorker::Impl: what the files of AttentionWorker share. Not for anybody else.
+//
+// Everything but what `mutex` guards belongs to the worker's thread, once it runs.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "attention/attention_worker.h"
+#include "attention/lane_choice.h"
+#include "attention/step_builder.h"
+
+namespace tandem {
+
+// One lane with the rows that it computes now.
+struct StepLane {
+  std::unique_ptr<Lane> lane;
+  StepBuilder builder{0};
+  std::vector<StepPart> parts;
+  bool running = false;
+};
+
+// The lanes that run one step together: a decode stream has one lane, the prefill stream one, or several that
+// share the rows of a step by token. The step ends when all of them have.
+struct StepStream {
+  RowClass row_class = RowClass::decode;
+  std::vector<StepLane> lanes;
+  std::vector<uint32_t> capacities;  // of the lanes' programs: [0] is what runs eager, then captured ones
+  std::vector<uint32_t> words;       // what names the program to FFN; [0] is 0
+  bool busy() const {
+    for (const StepLane& lane : lanes) {
+      if (!lane.parts.empty()) return true;
+    }
+    return false;
+  }
+};
+
+struct AttentionWorker::Impl {
+  struct Submission {
+    RequestId id = 0;
+    GenerationRequest request;
+    std::shared_ptr<GenerationSink> sink;
+  };
+
+  Impl(const AttentionWorkerOptions& worker_options, BlockPool block_pool, KernelRunner& kernels,
+       FfnPort& ffn_port)
+      : options(worker_options),
+        pool(std::move(block_pool)),
+        port(&ffn_port),
+        executor(kernels, ffn_port),
+        scheduler(worker_options.scheduler, pool) {}
+  ~Impl();
+
+  Status create_streams(const AttentionPrograms& programs);
+  void wake() const;
+
+  // ---- worker thread: attention_worker.cc ----
+
+  void loop();
+  void take_inbox();
+  uint64_t random_seed() { return (uint64_t{entropy()} << 32) | entropy(); }
+  void check_peer();
+  void sample(Sequence& sequence, std::span<const float> logits);
+  // Ends every request. Steps in work are cancelled first: nobody writes into blocks that are given back.
+  void end_all(const Error& error, FinishReason reason);
+  void finish(Sequence& sequence, FinishReason reason, const Error& error);
+  void publish_stats();
+  void sleep();
+
+  // ---- worker thread: attention_worker_steps.cc ----
+
+  // Starts a step on every stream that is free and has something to do. False: none was.
+  bool start_streams();
+  bool plan(StepStream& stream);
+  void start(StepStream& stream);
+  // Runs the lanes that can go on until each must wait, the one that could for longest first. False: no step
+  // has ended.
+  bool run_lanes();
+  void finish_step(StepStream& stream);
+  void fail_step(StepStream& stream, const Error& error);
+  void drop(StepStream& stream);
+  void count_step(const StepStream& stream, const StepLane& lane);
+  void choose_decode_lanes();
+  StepStream& stream_of(const Lane& lane);
+
+  AttentionWorkerOptions options;
+  EngineLimits limits;
+  BlockPool pool;
+  FfnPort* port = nullptr;
+  Executor executor;
+  Scheduler scheduler;
+  std::vector<StepStream> streams;   // decode streams, then the prefill stream. Lane ids: in this order
+  std::vector<size_t> lane_streams;  // [lane id]: index in streams
+  uint32_t num_decode_lanes = 1;     // in use: decode streams beyond start nothing
+  uint64_t sweep = 0;
+  std::vector<StepPart> planned;              // of a prefill step that is split over lanes
+  std::vector<std::vector<StepPart>> shares;  // reused
+  std::vector<Sequence*> out_of_blocks;       // reused
+  CostMeter attention_cost, experts_cost;
+  double wire_seconds = 0;  // of a decode step beside what FFN says of itself; measured with one lane
+  uint32_t steps_since_choice = 0;
+  Sampler sampler;
+  std::vector<int32_t> never;
+  StepId next_step = 1;
+
+  // Shared with callers.
+  mutable std::mutex mutex;
+  std::vector<Submission> submissions;
+  std::vector<RequestId> cancellations;
+  EngineStats stats;
+  Status health_now;
+  RequestId next_id = 1;
+  std::random_device entropy;
+
+  int wake_fd = -1;
+  std::atomic<bool> stop{false};
+  std::thread thread;
+};
+
+inline bool peer_is_lost(const Error& error) {
+  return error.code == ErrorCode::unavailable || error.code == ErrorCode::deadline_exceeded;
+}
+
+}  // namespace tandem

@@ -1,0 +1,223 @@
+// The steps of AttentionWorker: planning, the lanes, what becomes of a step that has ended.
+#include <algorithm>
+#include <string>
+
+#include "attention/attention_worker_impl.h"
+#include "base/log.h"
+
+namespace tandem {
+namespace {
+
+// Decode steps between two choices of the number of lanes: enough to see what the last choice did.
+constexpr uint32_t kStepsBetweenChoices = 64;
+
+}  // namespace
+
+LaneRows rows_of_lanes(const AttentionWorkerOptions& options) {
+  const LaneOptions& lanes = options.lanes;
+  const SchedulerLimits& limits = options.scheduler;
+  if (lanes.automatic) return {limits.max_num_seqs, limits.max_num_batched_tokens};
+  const uint32_t prefill_lanes = lanes.split == LaneSplit::by_token ? lanes.micro_batches : 1;
+  const auto share = [](uint32_t rows, uint32_t count) { return (rows + count - 1) / count; };
+  return {share(limits.max_num_seqs, lanes.micro_batches),
+          share(limits.max_num_batched_tokens, prefill_lanes)};
+}
+
+Status AttentionWorker::Impl::create_streams(const AttentionPrograms& programs) {
+  const LaneOptions& lanes = options.lanes;
+  const uint32_t prefill_lanes = lanes.split == LaneSplit::by_token ? lanes.micro_batches : 1;
+  if (lanes.micro_batches < 1 || lanes.micro_batches > kMaxMicroBatches) {
+    return make_error(ErrorCode::internal, std::to_string(lanes.micro_batches) + " decode lanes: 1 to " +
+                                               std::to_string(kMaxMicroBatches));
+  }
+  const auto [decode_rows, prefill_rows] = rows_of_lanes(options);
+  if (programs.decode->shape().capacity < decode_rows || programs.prefill->shape().capacity < prefill_rows) {
+    return make_error(ErrorCode::internal, "the programs are smaller than the scheduler's limits");
+  }
+  LaneId next_lane = 0;
+  const auto add = [&](RowClass row_class, uint32_t num_lanes, uint32_t rows) -> Status {
+    StepStream stream;
+    stream.row_class = row_class;
+    std::vector<std::shared_ptr<const Program>> lane_programs = {
+        row_class == RowClass::decode ? programs.decode : programs.prefill};
+    stream.capacities.push_back(rows);
+    stream.words.push_back(0);
+    for (uint32_t i = 0; i < num_lanes; ++i) {
+      StepLane lane;
+      TANDEM_ASSIGN(lane.lane, executor.create_lane(lane_programs, next_lane++));
+      lane.builder = StepBuilder(rows);
+      lane.parts.reserve(rows);
+      stream.lanes.push_back(std::move(lane));
+      lane_streams.push_back(streams.size());
+    }
+    streams.push_back(std::move(stream));
+    return {};
+  };
+  for (uint32_t i = 0; i < lanes.micro_batches; ++i) TANDEM_TRY(add(RowClass::decode, 1, decode_rows));
+  TANDEM_TRY(add(RowClass::prefill, prefill_lanes, prefill_rows));
+  planned.reserve(options.scheduler.max_num_seqs);
+  shares.resize(prefill_lanes);
+  num_decode_lanes = lanes.automatic ? 1 : lanes.micro_batches;
+  return {};
+}
+
+StepStream& AttentionWorker::Impl::stream_of(const Lane& lane) {
+  return streams[lane_streams[lane.id()]];
+}
+
+bool AttentionWorker::Impl::start_streams() {
+  bool started = false;
+  for (size_t i = 0; i < streams.size(); ++i) {
+    StepStream& stream = streams[i];
+    const bool decode = stream.row_class == RowClass::decode;
+    if (stream.busy() || (decode && i >= num_decode_lanes) || !plan(stream)) continue;
+    start(stream);
+    started = true;
+  }
+  return started;
+}
+
+bool AttentionWorker::Impl::plan(StepStream& stream) {
+  if (stream.row_class == RowClass::decode) {
+    uint32_t idle_lanes = 0;
+    for (size_t i = 0; i < num_decode_lanes; ++i) idle_lanes += streams[i].busy() ? 0 : 1;
+    const uint32_t rows = scheduler.decode_share(num_decode_lanes, idle_lanes);
+    out_of_blocks.clear();
+    scheduler.plan_decode(std::min(rows, stream.capacities[0]), stream.lanes[0].parts, out_of_blocks);
+    for (Sequence* sequence : out_of_blocks) finish(*sequence, FinishReason::length, {});
+    return !stream.lanes[0].parts.empty();
+  }
+  if (stream.lanes.size() == 1) {
+    scheduler.plan_prefill(stream.lanes[0].parts);
+    return !stream.lanes[0].parts.empty();
+  }
+  scheduler.plan_prefill(planned);
+  if (planned.empty()) return false;
+  const size_t used = options.lanes.automatic ? num_decode_lanes : stream.lanes.size();
+  split_by_token(planned, std::span(shares).first(used));
+  for (size_t i = 0; i < used; ++i) std::swap(stream.lanes[i].parts, shares[i]);
+  return true;
+}
+
+void AttentionWorker::Impl::start(StepStream& stream) {
+  const StepId step = next_step++;
+  const Lane* before = nullptr;
+  for (StepLane& lane : stream.lanes) {
+    if (lane.parts.empty()) break;  // fewer rows than lanes
+    const StepBatch batch =
+        lane.builder.build(lane.parts, step, stream.row_class, now() + options.ffn_deadline);
+    const Status started = executor.start(*lane.lane, batch, 0, before);
+    if (!started) return fail_step(stream, started.error());
+    lane.running = true;
+    before = lane.lane.get();
+  }
+}
+
+bool AttentionWorker::Impl::run_lanes() {
+  bool ended = false;
+  // Again while something ran: what one lane has written may be what another one, tried before, waits for.
+  for (bool ran = true; ran;) {
+    ran = false;
+    ++sweep;
+    while (Lane* lane = executor.next_ready(sweep)) {
+      StepStream& stream = stream_of(*lane);
+      const Advance advance = executor.advance(*lane);
+      ran = ran || advance.operations > 0;
+      if (advance.state == AdvanceState::waiting) continue;
+      ended = true;
+      if (advance.state == AdvanceState::failed) {
+        fail_step(stream, advance.error);
+        continue;
+      }
+      for (StepLane& mine : stream.lanes) {
+        if (mine.lane.get() == lane) mine.running = false;
+      }
+      if (std::ranges::none_of(stream.lanes, [](const StepLane& mine) { return mine.running; }))
+        finish_step(stream);
+    }
+  }
+  return ended;
+}
+
+void AttentionWorker::Impl::count_step(const StepStream& stream, const StepLane& lane) {
+  const StepStats& step = lane.lane->stats();
+  {
+    const std::lock_guard lock(mutex);
+    ++stats.steps;
+    stats.ffn_submits += step.submits;
+    stats.ffn_wait_seconds += std::chrono::duration<double>(step.waited).count();
+    stats.step_seconds += std::chrono::duration<double>(step.elapsed).count();
+  }
+  if (stream.row_class != RowClass::decode || !options.lanes.automatic) return;
+  const auto rows = static_cast<double>(lane.parts.size());
+  attention_cost.add(rows, std::chrono::duration<double>(step.busy).count());
+  const double there =
+      static_cast<double>(step.residence_us - std::min(step.residence_us, step.queue_us)) * 1e-6;
+  // With several lanes a round trip contains waiting for the other lane to look.
+  if (num_decode_lanes == 1) {
+    const double wire =
+        static_cast<double>(step.round_trip_us - std::min(step.round_trip_us, step.residence_us)) * 1e-6;
+    wire_seconds += (wire - wire_seconds) / 16;
+  }
+  experts_cost.add(rows, there + wire_seconds);
+  if (++steps_since_choice >= kStepsBetweenChoices) choose_decode_lanes();
+}
+
+void AttentionWorker::Impl::choose_decode_lanes() {
+  steps_since_choice = 0;
+  // Experts in this process compute while attention waits for them, on the same thread: nothing can overlap.
+  if (port->wait_fd() < 0) return;
+  const uint32_t chosen = choose_lanes(attention_cost.line(), experts_cost.line(), scheduler.num_decoding(),
+                                       options.lanes.micro_batches, num_decode_lanes);
+  if (chosen == num_decode_lanes) return;
+  log_info("micro_batches: auto: " + std::to_string(chosen) + " decode lanes from now on, " +
+           std::to_string(num_decode_lanes) + " before");
+  num_decode_lanes = chosen;
+}
+
+void AttentionWorker::Impl::finish_step(StepStream& stream) {
+  for (StepLane& lane : stream.lanes) {
+    if (lane.parts.empty()) break;
+    count_step(stream, lane);
+    for (const StepPart& part : lane.parts) scheduler.finish_part(part);
+  }
+  for (StepLane& lane : stream.lanes) {
+    uint32_t logit_row = 0;
+    for (const StepPart& part : lane.parts) {
+      const uint32_t row = part.samples ? logit_row++ : 0;
+      if (!part.last) continue;
+      if (part.sequence->is_cancelled) {
+        finish(*part.sequence, FinishReason::cancelled, {});
+      } else if (part.samples) {
+        sample(*part.sequence, lane.lane->logits(row));
+      }
+    }
+    lane.parts.clear();
+  }
+}
+
+// Cancels what still runs, and gives the sequences back as they were.
+void AttentionWorker::Impl::drop(StepStream& stream) {
+  for (StepLane& lane : stream.lanes) {
+    executor.cancel(*lane.lane);
+    lane.running = false;
+    for (const StepPart& part : lane.parts) scheduler.drop_part(part);
+  }
+}
+
+void AttentionWorker::Impl::fail_step(StepStream& stream, const Error& error) {
+  drop(stream);
+  if (peer_is_lost(error)) {
+    end_all(error, FinishReason::error);
+    return;
+  }
+  log_error("a step failed: " + error.message);
+  for (StepLane& lane : stream.lanes) {
+    for (const StepPart& part : lane.parts) {
+      if (part.last) finish(*part.sequence, FinishReason::error, error);
+    }
+    lane.parts.clear();
+  }
+}
+
+}  // namespace tandem
