@@ -1,11 +1,13 @@
 #include "bench/transport_bench.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -126,28 +128,52 @@ Result<void> echo(const std::string& address, const EndpointOptions& options) {
   }
 }
 
-// The echo: a thread of this process for inproc, a process for the others. Ends when the endpoint to it is
-// dropped.
+// The echo: a thread of this process for inproc, a process for the others. A process is forked before this
+// one uses UCX, which does not outlive a fork, so it learns the address later. Ends when the endpoint to it
+// is dropped, or when it is destroyed without an address.
 class EchoPeer {
  public:
-  EchoPeer(const std::string& transport, const std::string& address, const EndpointOptions& options) {
-    if (transport == "inproc") {
-      thread_ =
-          std::thread([address, options] { [[maybe_unused]] const auto ended = echo(address, options); });
-      return;
+  static Result<std::unique_ptr<EchoPeer>> create(const std::string& transport,
+                                                  const EndpointOptions& options) {
+    std::unique_ptr<EchoPeer> peer(new EchoPeer(options));
+    if (transport == "inproc") return peer;
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC) != 0) return make_error(ErrorCode::resource_exhausted, "no pipe for the echo");
+    UniqueFd reader(fds[0]);
+    peer->tell_ = UniqueFd(fds[1]);
+    peer->process_ = fork();
+    if (peer->process_ < 0) return make_error(ErrorCode::resource_exhausted, "no process for the echo");
+    if (peer->process_ == 0) {
+      peer->tell_.reset();
+      std::array<char, 256> address{};
+      if (read(reader.get(), address.data(), address.size() - 1) <= 0) _exit(0);
+      _exit(echo(address.data(), options) ? 0 : 1);
     }
-    process_ = fork();
-    if (process_ == 0) _exit(echo(address, options) ? 0 : 1);
+    return peer;
   }
   EchoPeer(const EchoPeer&) = delete;
   EchoPeer& operator=(const EchoPeer&) = delete;
   ~EchoPeer() {
+    tell_.reset();
     if (thread_.joinable()) thread_.join();
     if (process_ > 0) waitpid(process_, nullptr, 0);
   }
 
+  Result<void> start(const std::string& address) {
+    if (!tell_) {
+      thread_ = std::thread(
+          [address, options = options_] { [[maybe_unused]] const auto ended = echo(address, options); });
+      return {};
+    }
+    if (write(tell_.get(), address.data(), address.size()) == static_cast<ssize_t>(address.size())) return {};
+    return make_error(ErrorCode::unavailable, "the echo for " + address + " has ended");
+  }
+
  private:
+  explicit EchoPeer(const EndpointOptions& options) : options_(options) {}
+  EndpointOptions options_;
   std::thread thread_;
+  UniqueFd tell_;
   pid_t process_ = -1;
 };
 
@@ -226,12 +252,13 @@ Result<Measured> measure(Side& side, const std::string& transport, const Case& i
 Result<void> measure_transport(const std::string& transport, const std::vector<Case>& cases, double seconds,
                                std::vector<Measured>& results) {
   const std::string tag = "tandem_bench_" + std::to_string(getpid());
-  const std::string address = transport == "tcp"   ? "tcp://127.0.0.1:0"
-                              : transport == "shm" ? "shm:///tmp/" + tag + ".sock"
-                                                   : transport + "://" + tag;
+  const std::string address = transport == "tcp" || transport == "ucx" ? transport + "://127.0.0.1:0"
+                              : transport == "shm"                     ? "shm:///tmp/" + tag + ".sock"
+                                                                       : transport + "://" + tag;
   const EndpointOptions options = endpoint_options(cases);
+  TANDEM_ASSIGN(const auto peer, EchoPeer::create(transport, options));
   TANDEM_ASSIGN(const auto listener, listen(address, options));
-  const EchoPeer peer(transport, listener->address(), options);
+  TANDEM_TRY(peer->start(listener->address()));
   TANDEM_ASSIGN(Side side,
                 accept_echo(*listener, 2 * options.connect_limit));  // destroyed before the peer is awaited
   for (const Case& item : cases) {

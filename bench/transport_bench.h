@@ -15,7 +15,7 @@
 namespace tandem {
 
 struct TransportBenchOptions {
-  std::string transport;  // "inproc", "shm" or "tcp"; empty: all
+  std::string transport;  // "inproc", "shm", "tcp" or "ucx"; empty: all
   double seconds = 0.5;   // about how long one case is measured; each has at least 100 round trips, too
   // The tile pair of the report: 128 rows in two tiles, each way.
   uint32_t rows = 128;

@@ -11,7 +11,7 @@ TEST(TransportBench, EveryTransportMeasuresEveryCase) {
   options.hidden_size = 512;
   const auto report = run_transport_bench(options, true);
   ASSERT_TRUE(report) << report.error().message;
-  for (const char* part : {"\"inproc\"", "\"shm\"", "\"tcp\"",
+  for (const char* part : {"\"inproc\"", "\"shm\"", "\"tcp\"", "\"ucx\"",
                            "\"case\": \"2 tiles of 64 x 512\", \"messages\": 2, \"message_bytes\": 65536",
                            "\"case\": \"4 MiB\""}) {
     EXPECT_NE(report->find(part), std::string::npos) << part;
@@ -23,7 +23,7 @@ TEST(TransportBench, BadOptionsAreRefusedByName) {
   options.transport = "pigeon";
   const auto unknown = run_transport_bench(options, false);
   ASSERT_FALSE(unknown);
-  EXPECT_EQ(unknown.error().message, "transport \"pigeon\" is unknown; use one of: inproc, shm, tcp");
+  EXPECT_EQ(unknown.error().message, "transport \"pigeon\" is unknown; use one of: inproc, shm, tcp, ucx");
   options = {};
   options.seconds = 0;
   EXPECT_EQ(run_transport_bench(options, false).error().code, ErrorCode::invalid_argument);

@@ -147,13 +147,13 @@ class FfnRank:
 
 def start_ffn_ranks(transport, count, directory, *flags):
     """All of a deployment, in order of rank."""
-    return [FfnRank("tcp://127.0.0.1:0" if transport == "tcp" else f"shm://{directory}/ffn{rank}.sock", directory, *flags,
+    return [FfnRank(f"{transport}://127.0.0.1:0" if transport in ("tcp", "ucx") else f"shm://{directory}/ffn{rank}.sock", directory, *flags,
                     rank=rank, ranks=count) for rank in range(count)]
 
 
 @pytest.fixture(scope="session")
 def tandem_server(tmp_path_factory):
-    """tandem_server("serve" | "inproc" | "shm" | "tcp", *flags): a ready server, shared by all who ask for the same one."""
+    """tandem_server("serve" | "inproc" | "shm" | "tcp" | "ucx", *flags): a ready server, shared by all who ask for the same one."""
     servers = {}
 
     def start(placement="serve", *flags, model=ARITH):

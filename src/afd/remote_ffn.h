@@ -80,7 +80,7 @@ class RemoteFfn final : public FfnPort {
   // Any thread.
   RemoteFfnStats stats() const;
   FfnRankFacts peer() const;                     // as of the last handshake
-  std::string transport() const;                 // "tcp", "shm", "inproc"
+  std::string transport() const;                 // "tcp", "ucx", "shm", "inproc"
   std::shared_ptr<const ExpertMap> map() const;  // null when the peer holds a part
   // Why there is no connection, or why there was none last.
   std::string waiting_for() const;

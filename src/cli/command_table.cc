@@ -126,7 +126,7 @@ std::vector<Command> make_commands() {
                    {},
                    run_bench_kernels});
   table.push_back({"bench transport",
-                   "measure round trips over inproc, shm and tcp",
+                   "measure round trips over inproc, shm, tcp and ucx",
                    "Takes about a minute.",
                    {"config", "json", "engine.log_level"},
                    {},

@@ -104,7 +104,7 @@ struct Deployment::Impl {
   std::vector<RankFacts> ranks;
 
   Result<std::string> listen_address(const std::string& transport, int64_t rank) {
-    if (transport == "tcp") return std::string("tcp://127.0.0.1:0");
+    if (transport == "tcp" || transport == "ucx") return transport + "://127.0.0.1:0";
     if (transport == "inproc")
       return "inproc://tandem-" + std::to_string(::getpid()) + "-" + std::to_string(rank);
     TANDEM_ASSIGN(const std::string folder, sockets.path());

@@ -18,7 +18,7 @@ struct RankFacts {
   std::string role;  // "attention", "ffn", "colocated"
   int64_t rank = 0;
   int64_t pid = 0;
-  std::string transport;  // "local", "shm", "tcp", "inproc"
+  std::string transport;  // "local", "shm", "tcp", "ucx", "inproc"
   std::string address;    // of the peer or of the listener; may be empty
   uint64_t bytes_held = 0;
   std::string isa;

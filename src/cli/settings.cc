@@ -28,7 +28,8 @@ OptionSet Settings::declare() {
       "afd.connector", afd.connector, connector_names(),
       "How attention reaches the experts: p2p, one FFN rank; m2n, any number, with the gate on attention.");
   set.list("afd.ffn", afd.ffn,
-           "Addresses of the FFN ranks, in order of rank: tcp://host:port, shm://path, inproc://name.");
+           "Addresses of the FFN ranks, in order of rank: tcp://host:port, ucx://host:port, shm://path, "
+           "inproc://name.");
   set.text("afd.listen", afd.listen, "Address on which an FFN rank listens; port 0: chosen by the system.");
   set.integer("afd.num_attention_ranks", afd.num_attention_ranks, 1, 1024, "Attention ranks.");
   set.integer("afd.num_ffn_ranks", afd.num_ffn_ranks, 1, 1024,
@@ -80,7 +81,7 @@ OptionSet Settings::declare() {
 
   set.integer("up.attention", up.attention, 1, 1024, "Attention ranks to start.");
   set.integer("up.ffn", up.ffn, 0, 1024, "FFN ranks to start; 0: colocated.");
-  set.choice("up.transport", up.transport, {"shm", "tcp", "inproc"},
+  set.choice("up.transport", up.transport, {"shm", "tcp", "ucx", "inproc"},
              "What connects the ranks; inproc: threads of one process.");
   set.boolean("up.once", up.once, "Answer one sample question and end.");
   set.text("up.question", up.question, "The sample question; empty: the first of the model's own.");

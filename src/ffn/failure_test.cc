@@ -1,13 +1,17 @@
 // What happens when the other side dies, is slow, lies, or does not fit.
 #include <signal.h>
+#include <spawn.h>
 #include <sys/wait.h>
 
 #include <condition_variable>
+#include <cstdlib>
 #include <mutex>
 #include <thread>
 
 #include "afd/handshake.h"
 #include "ffn/split_testing.h"
+
+extern char** environ;
 
 namespace tandem {
 namespace {
@@ -75,16 +79,25 @@ struct Held {
 
 constexpr uint32_t kHangRows = 13;  // the child computes for ever on a request of so many rows
 
+constexpr const char* kServeAt = "TANDEM_TEST_FFN_ADDRESS";
+constexpr const char* kReportTo = "TANDEM_TEST_FFN_REPORT";
+
+// This very test, started anew: UCX does not outlive a fork.
 class Child {
  public:
   explicit Child(const std::string& address) {
     int fds[2];
     EXPECT_EQ(pipe(fds), 0);
-    pid_ = fork();
-    if (pid_ == 0) {
-      close(fds[0]);
-      serve(address, fds[1]);
-    }
+    const std::string serve_at = std::string(kServeAt) + "=" + address;
+    const std::string report_to = std::string(kReportTo) + "=" + std::to_string(fds[1]);
+    std::vector<char*> environment = {const_cast<char*>(serve_at.c_str()),
+                                      const_cast<char*>(report_to.c_str())};
+    for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
+    environment.push_back(nullptr);
+    std::string program = "/proc/self/exe", filter = "--gtest_filter=ChildProcess.*",
+                brief = "--gtest_brief=1";
+    char* arguments[] = {program.data(), filter.data(), brief.data(), nullptr};
+    EXPECT_EQ(posix_spawn(&pid_, program.c_str(), nullptr, nullptr, arguments, environment.data()), 0);
     close(fds[1]);
     char text[256] = {};
     EXPECT_GT(read(fds[0], text, sizeof text - 1), 0);
@@ -105,22 +118,26 @@ class Child {
   const std::string& address() const { return address_; }
 
  private:
-  [[noreturn]] static void serve(const std::string& address, int report) {
-    SplitModel model({});
-    auto worker = FfnWorker::create(model.worker_options(address), [&](const MoeRequest& request) {
-      while (request.rows == kHangRows) pause();
-      return model.block().run(request);
-    });
-    const std::string text = worker ? (*worker)->address() : "error: " + worker.error().message;
-    [[maybe_unused]] const ssize_t put = write(report, text.data(), text.size());
-    close(report);
-    alarm(60);  // if the test dies, so do we
-    while (true) ::pause();
-  }
-
   pid_t pid_ = 0;
   std::string address_;
 };
+
+TEST(ChildProcess, ServesUntilItIsKilled) {
+  const char* address = std::getenv(kServeAt);
+  const char* report = std::getenv(kReportTo);
+  if (address == nullptr || report == nullptr) GTEST_SKIP() << "only as the process of other tests";
+  SplitModel model({});
+  auto worker = FfnWorker::create(model.worker_options(address), [&](const MoeRequest& request) {
+    while (request.rows == kHangRows) pause();
+    return model.block().run(request);
+  });
+  const std::string text = worker ? (*worker)->address() : "error: " + worker.error().message;
+  const int fd = std::atoi(report);
+  [[maybe_unused]] const ssize_t put = write(fd, text.data(), text.size());
+  close(fd);
+  alarm(60);  // if the test dies, so do we
+  while (true) ::pause();
+}
 
 class FfnProcess : public testing::TestWithParam<std::string> {};
 

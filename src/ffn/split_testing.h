@@ -237,7 +237,7 @@ inline Status run_one(FfnPort& port, Work& work) {
 inline std::string fresh_address(std::string_view scheme) {
   static std::atomic<int> counter{0};
   const std::string name = "tandem-split-" + std::to_string(getpid()) + "-" + std::to_string(counter++);
-  if (scheme == "tcp") return "tcp://127.0.0.1:0";
+  if (scheme == "tcp" || scheme == "ucx") return std::string(scheme) + "://127.0.0.1:0";
   if (scheme == "shm") return "shm://" + testing::TempDir() + name;
   return std::string(scheme) + "://" + name;
 }

@@ -5,7 +5,8 @@
 namespace tandem {
 namespace {
 
-constexpr std::string_view kForms = "use tcp://host:port, shm:///path/of/socket or inproc://name";
+constexpr std::string_view kForms =
+    "use tcp://host:port, ucx://host:port, shm:///path/of/socket or inproc://name";
 
 std::unexpected<Error> bad(std::string_view whole, std::string_view why) {
   return make_error(ErrorCode::invalid_argument,

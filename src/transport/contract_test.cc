@@ -453,7 +453,7 @@ TEST_P(ContractTest, ManyThreadsSendOverOneEndpoint) {
   polling.join();
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, ContractTest, testing::Values("inproc", "shm", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Transports, ContractTest, testing::Values("inproc", "shm", "tcp", "ucx"),
                          [](const auto& parameter) { return std::string(parameter.param); });
 
 }  // namespace

@@ -52,7 +52,7 @@ struct EndpointOptions {
 [[nodiscard]] Result<void> validate(const EndpointOptions& options);
 
 struct EndpointCaps {
-  std::string_view transport;  // "inproc", "shm", "tcp"
+  std::string_view transport;  // "inproc", "shm", "tcp", "ucx"
   bool zero_copy = false;      // `acquire` hands out memory that the peer reads
   size_t max_message_bytes = 0;
   bool encrypted = false;
@@ -162,8 +162,8 @@ class Listener {
   virtual const std::string& address() const = 0;
 };
 
-// Addresses: "tcp://host:port" (port 0: chosen by the system when listening), "shm://path" (path of a Unix
-// socket), "inproc://name". A word without a scheme is host:port.
+// Addresses: "tcp://host:port" or "ucx://host:port" (port 0: chosen by the system when listening),
+// "shm://path" (path of a Unix socket), "inproc://name". A word without a scheme is host:port.
 Result<std::unique_ptr<Listener>> listen(const std::string& address, const EndpointOptions& options);
 
 // Blocks for at most options.connect_limit: for the connecting thread at start, never for a compute thread.

@@ -26,7 +26,7 @@ struct EndpointPair {
 inline std::string unique_address(const std::string& transport) {
   static int counter = 0;
   const std::string tag = std::to_string(getpid()) + "_" + std::to_string(++counter);
-  if (transport == "tcp") return "tcp://127.0.0.1:0";
+  if (transport == "tcp" || transport == "ucx") return transport + "://127.0.0.1:0";
   if (transport == "shm") return "shm:///tmp/tandem_test_" + tag + ".sock";
   return "inproc://test_" + tag;
 }

@@ -43,7 +43,8 @@ Result<void> match(const Terms& local, std::string_view local_address, const Ter
 
 }  // namespace
 
-std::array<std::byte, HelloLayout::kBytes> HelloLayout::encode(const EndpointOptions& options) {
+std::array<std::byte, HelloLayout::kBytes> HelloLayout::encode(const EndpointOptions& options,
+                                                               Carrier carrier) {
   const Terms terms = terms_of(options);
   std::array<std::byte, kBytes> bytes{};
   store_little_endian<uint32_t>(&bytes[0], kMagic);
@@ -52,6 +53,7 @@ std::array<std::byte, HelloLayout::kBytes> HelloLayout::encode(const EndpointOpt
   store_little_endian<uint64_t>(&bytes[16], terms.slot_bytes);
   store_little_endian<uint64_t>(&bytes[24], terms.heartbeat_us);
   store_little_endian<uint64_t>(&bytes[32], terms.silence_us);
+  store_little_endian<uint32_t>(&bytes[40], static_cast<uint32_t>(carrier));
   return bytes;
 }
 
@@ -61,7 +63,7 @@ Result<void> match_options(const EndpointOptions& local, std::string_view local_
 }
 
 Result<void> match_hello(const EndpointOptions& local, std::string_view local_address,
-                         std::span<const std::byte> hello, std::string_view remote_address) {
+                         std::span<const std::byte> hello, std::string_view remote_address, Carrier carrier) {
   if (hello.size() < HelloLayout::kBytes || load_little_endian<uint32_t>(&hello[0]) != HelloLayout::kMagic) {
     return make_error(
         ErrorCode::data_loss,
@@ -70,7 +72,18 @@ Result<void> match_hello(const EndpointOptions& local, std::string_view local_ad
   const Terms remote{load_little_endian<uint32_t>(&hello[4]), load_little_endian<uint32_t>(&hello[8]),
                      load_little_endian<uint64_t>(&hello[16]), load_little_endian<uint64_t>(&hello[24]),
                      load_little_endian<uint64_t>(&hello[32])};
-  return match(terms_of(local), local_address, remote, remote_address, local.slot_bytes_remedy);
+  TANDEM_TRY(match(terms_of(local), local_address, remote, remote_address, local.slot_bytes_remedy));
+  const auto theirs = load_little_endian<uint32_t>(&hello[40]);
+  if (theirs != static_cast<uint32_t>(carrier)) {
+    const auto name = [](uint32_t value) {
+      return value == static_cast<uint32_t>(Carrier::ucx) ? "ucx" : "tcp";
+    };
+    return make_error(ErrorCode::invalid_argument,
+                      std::string("transport differs: ") + name(static_cast<uint32_t>(carrier)) + " at " +
+                          std::string(local_address) + " (this side), " + name(theirs) + " at " +
+                          std::string(remote_address) + "; use the same scheme on both sides");
+  }
+  return {};
 }
 
 }  // namespace tandem

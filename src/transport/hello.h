@@ -12,15 +12,22 @@
 
 namespace tandem {
 
+// What carries the messages that follow the hello.
+enum class Carrier : uint32_t {
+  messages = 0,  // the connection that carries the hello, or the memory that it hands over
+  ucx = 1,       // UCX: workers' addresses follow
+};
+
 // Little-endian: 0 magic u32 | 4 version u32 | 8 slots_per_channel u32 | 12 zero u32 | 16 slot_bytes u64 |
-// 24 heartbeat_interval in us u64 | 32 silence_limit in us u64 | 40 zero to the end. Magic and version keep
-// their places in every version, so that any two releases can name their difference.
+// 24 heartbeat_interval in us u64 | 32 silence_limit in us u64 | 40 carrier u32 | 44 zero to the end. Magic
+// and version keep their places in every version, so that any two releases can name their difference.
 struct HelloLayout {
   static constexpr size_t kBytes = 64;
   static constexpr uint32_t kMagic = 0x48444e54;  // "TNDH"
   static constexpr uint32_t kVersion = 1;
 
-  static std::array<std::byte, kBytes> encode(const EndpointOptions& options);
+  static std::array<std::byte, kBytes> encode(const EndpointOptions& options,
+                                              Carrier carrier = Carrier::messages);
 };
 
 // invalid_argument naming the first option that differs, both values and both addresses.
@@ -29,6 +36,7 @@ Result<void> match_options(const EndpointOptions& local, std::string_view local_
 
 // The same for a hello as it was received; data_loss: not a hello.
 Result<void> match_hello(const EndpointOptions& local, std::string_view local_address,
-                         std::span<const std::byte> hello, std::string_view remote_address);
+                         std::span<const std::byte> hello, std::string_view remote_address,
+                         Carrier carrier = Carrier::messages);
 
 }  // namespace tandem

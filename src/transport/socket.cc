@@ -39,22 +39,23 @@ Result<std::vector<SocketAddress>> resolve(const HostPort& host_port, std::strin
   return addresses;
 }
 
-std::string tcp_name(const SocketAddress& address) {
+std::string tcp_name(const SocketAddress& address, std::string_view scheme) {
   std::array<char, NI_MAXHOST> host{};
   std::array<char, NI_MAXSERV> port{};
   if (getnameinfo(address.get(), address.length, host.data(), host.size(), port.data(), port.size(),
                   NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    return "tcp://?";
+    return std::string(scheme) + "://?";
   }
   const bool is_ipv6 = address.family() == AF_INET6;
-  return std::string("tcp://") + (is_ipv6 ? "[" : "") + host.data() + (is_ipv6 ? "]:" : ":") + port.data();
+  return std::string(scheme) + "://" + (is_ipv6 ? "[" : "") + host.data() + (is_ipv6 ? "]:" : ":") +
+         port.data();
 }
 
-std::string tcp_name_of_local_end(int socket) {
+std::string tcp_name_of_local_end(int socket, std::string_view scheme) {
   SocketAddress address;
   address.length = sizeof(address.storage);
-  if (getsockname(socket, address.get(), &address.length) != 0) return "tcp://?";
-  return tcp_name(address);
+  if (getsockname(socket, address.get(), &address.length) != 0) return std::string(scheme) + "://?";
+  return tcp_name(address, scheme);
 }
 
 Result<Accepted> accept_connection(int listener, const std::string& address) {

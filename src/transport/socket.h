@@ -28,8 +28,8 @@ struct SocketAddress {
 Result<std::vector<SocketAddress>> resolve(const HostPort& host_port, std::string_view whole);
 
 // "tcp://10.0.0.2:7000".
-std::string tcp_name(const SocketAddress& address);
-std::string tcp_name_of_local_end(int socket);
+std::string tcp_name(const SocketAddress& address, std::string_view scheme = "tcp");
+std::string tcp_name_of_local_end(int socket, std::string_view scheme = "tcp");
 
 // How many connections a listener takes a call; the rest waits for the next call.
 inline constexpr int kAcceptsPerCall = 128;

@@ -15,18 +15,18 @@ constexpr std::array<uint32_t, 256> make_crc_table() {
   return table;
 }
 
+std::unexpected<Error> bad(const std::string& what) {
+  return make_error(ErrorCode::data_loss, "tcp frame: " + what);
+}
+
+}  // namespace
+
 uint32_t crc32(std::span<const std::byte> bytes) {
   static constexpr auto kTable = make_crc_table();
   uint32_t crc = ~0u;
   for (const std::byte byte : bytes) crc = (crc >> 8) ^ kTable[(crc ^ static_cast<uint32_t>(byte)) & 0xff];
   return ~crc;
 }
-
-std::unexpected<Error> bad(const std::string& what) {
-  return make_error(ErrorCode::data_loss, "tcp frame: " + what);
-}
-
-}  // namespace
 
 std::array<std::byte, TcpFrameLayout::kHeaderBytes> TcpFrameLayout::encode(const TcpFrame& frame) {
   std::array<std::byte, kHeaderBytes> bytes{};
@@ -46,13 +46,16 @@ Result<TcpFrame> TcpFrameLayout::decode(std::span<const std::byte, kHeaderBytes>
   const auto channel = static_cast<uint8_t>(bytes[5]);
   const TcpFrame frame{static_cast<TcpFrameKind>(kind), static_cast<Channel>(channel),
                        load_little_endian<uint32_t>(&bytes[8])};
-  if (kind < 1 || kind > 5) return bad("unknown kind " + std::to_string(kind));
+  if (kind < 1 || kind > kLastTcpFrameKind) return bad("unknown kind " + std::to_string(kind));
   if (channel >= kNumChannels) return bad("unknown channel " + std::to_string(channel));
   if (load_little_endian<uint16_t>(&bytes[6]) != 0) return bad("reserved bytes are not 0");
-  const bool has_channel = frame.kind == TcpFrameKind::data || frame.kind == TcpFrameKind::credit;
-  const bool has_value = has_channel || frame.kind == TcpFrameKind::hello;
+  const bool has_channel = frame.kind == TcpFrameKind::data || frame.kind == TcpFrameKind::credit ||
+                           frame.kind == TcpFrameKind::messages_sent;
+  const bool may_be_0 = frame.kind == TcpFrameKind::messages_sent;
+  const bool has_value =
+      has_channel || frame.kind == TcpFrameKind::hello || frame.kind == TcpFrameKind::worker_address;
   if (!has_channel && channel != 0) return bad("kind " + std::to_string(kind) + " with a channel");
-  if (has_value != (frame.value != 0)) {
+  if (!may_be_0 && has_value != (frame.value != 0)) {
     return bad("kind " + std::to_string(kind) + " with value " + std::to_string(frame.value));
   }
   return frame;

@@ -16,7 +16,15 @@ enum class TcpFrameKind : uint8_t {
   credit = 3,     // value: credits given back for the channel, 1..slots_per_channel
   heartbeat = 4,  // value 0
   bye = 5,        // value 0: the sender ends the connection; nothing follows
+  // Of ucx only, whose messages do not travel on this connection:
+  worker_address = 6,  // value: bytes that follow; second and only once in each direction
+  messages_sent = 7,   // value: messages that left on the channel since the start; before bye
 };
+
+inline constexpr uint8_t kLastTcpFrameKind = 7;
+
+// CRC-32 (reflected 0xedb88320) of what crosses a wire once at start or is short.
+uint32_t crc32(std::span<const std::byte> bytes);
 
 struct TcpFrame {
   TcpFrameKind kind = TcpFrameKind::heartbeat;

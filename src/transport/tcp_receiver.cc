@@ -91,6 +91,11 @@ Result<void> TcpReceiver::take_staged(Progress& progress) {
     switch (frame.kind) {
       case TcpFrameKind::hello:
         return make_error(ErrorCode::data_loss, "tcp frame: a second hello");
+      case TcpFrameKind::worker_address:
+      case TcpFrameKind::messages_sent:
+        return make_error(
+            ErrorCode::data_loss,
+            "tcp frame: kind " + std::to_string(static_cast<int>(frame.kind)) + " belongs to ucx");
       case TcpFrameKind::data:
         TANDEM_TRY(begin_message(frame));
         break;

@@ -5,6 +5,7 @@
 #include "transport/inproc.h"
 #include "transport/shm.h"
 #include "transport/tcp.h"
+#include "transport/ucx.h"
 
 namespace tandem {
 namespace {
@@ -14,6 +15,8 @@ constexpr std::array kTransports{
     Transport{"shm", "shm:///path/of/socket", "processes of one user on one host, without copies",
               shm::listen, shm::connect},
     Transport{"tcp", "tcp://host:port", "processes on any hosts", tcp::listen, tcp::connect},
+    Transport{"ucx", "ucx://host:port", "processes on any hosts, over RDMA and what else UCX finds",
+              ucx::listen, ucx::connect},
 };
 
 Result<const Transport*> find_transport(const Address& address) {

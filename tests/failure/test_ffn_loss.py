@@ -17,7 +17,7 @@ from tests.conftest import ARITH, BINARY, M2N, FfnRank, TandemServer, start_ffn_
 PATIENCE_S = 20
 
 
-@pytest.fixture(params=(("tcp", 1), ("shm", 1), ("tcp", 2), ("shm", 2)), ids=("tcp", "shm", "tcp-1A2F", "shm-1A2F"))
+@pytest.fixture(params=(("tcp", 1), ("shm", 1), ("ucx", 1), ("tcp", 2), ("shm", 2)), ids=("tcp", "shm", "ucx", "tcp-1A2F", "shm-1A2F"))
 def split(request, tmp_path):
     """FFN processes and an attention process, started by hand."""
     transport, count = request.param

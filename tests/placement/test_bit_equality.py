@@ -106,6 +106,15 @@ def test_several_ffn_ranks_equal_colocated(model, transport, ranks, prompts, col
     assert max(shares) < whole["ranks"][1]["bytes_held"]
 
 
+@pytest.mark.parametrize("model", ("arith", "deepseek_v3"))
+@pytest.mark.parametrize("gate", (False, True))
+def test_ucx_equals_colocated(model, gate, prompts, colocated):
+    """The carrier is below all that the other tests vary; two models and one variation show that it is wired up."""
+    split = generate(model, prompts, "--ffn", "1", "--transport", "ucx", f"--compute-gate-on-attention={str(gate).lower()}")
+    assert split["ranks"][1]["transport"] == "ucx"
+    assert outcome(split) == outcome(colocated[model])
+
+
 @pytest.mark.parametrize("transport", ("shm", "tcp"))
 def test_token_ids_as_payload_change_nothing(transport, prompts, colocated):
     split = generate("deepseek_v3", prompts, "--ffn", "1", "--transport", transport, "--send-token-ids")

@@ -1,0 +1,116 @@
+#include "transport/tcp_socket.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+
+#include <cerrno>
+
+#include "transport/socket.h"
+#include "transport/system_error.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kBacklog = 128;
+
+// Tries one resolved address.
+Result<UniqueFd> connect_socket(const SocketAddress& target, const std::string& name, std::string_view scheme,
+                                Instant deadline, Duration limit) {
+  UniqueFd socket(::socket(target.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket)
+    return make_error(ErrorCode::resource_exhausted,
+                      "cannot connect to " + name + ": " + system_message(errno));
+  int error = 0;
+  if (::connect(socket.get(), target.get(), target.length) != 0) error = errno;
+  if (error == EINPROGRESS) {
+    if (!wait_for_socket(socket.get(), true, deadline)) {
+      const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
+      return make_error(ErrorCode::deadline_exceeded,
+                        "no answer from " + name + " to " + tcp_name_of_local_end(socket.get(), scheme) +
+                            " within " + std::to_string(milliseconds) +
+                            " ms; check the address, the network and the firewall");
+    }
+    socklen_t length = sizeof(error);
+    getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+  }
+  // A port of the ephemeral range that nobody listens at can be given to this very socket: it then talks to
+  // itself.
+  if (error == 0 && tcp_name_of_local_end(socket.get()) == tcp_name(target)) error = ECONNREFUSED;
+  if (error != 0) {
+    return make_error(ErrorCode::unavailable, "cannot connect to " + name + ": " + system_message(error) +
+                                                  "; start the peer first, or check the address");
+  }
+  set_no_delay(socket.get());
+  return socket;
+}
+
+}  // namespace
+
+void set_no_delay(int socket) {
+  const int on = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+Result<TcpListenSocket> listen_tcp(const Address& address) {
+  const std::string whole = address.scheme + "://" + address.rest;
+  TANDEM_ASSIGN(const HostPort host_port, parse_host_port(address.rest, whole));
+  TANDEM_ASSIGN(const auto candidates, resolve(host_port, whole));
+  int error = EADDRNOTAVAIL;
+  for (const SocketAddress& candidate : candidates) {
+    UniqueFd socket(::socket(candidate.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    const int on = 1;
+    if (socket)
+      setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on,
+                 sizeof(on));  // connections of a past run may linger
+    if (!socket || bind(socket.get(), candidate.get(), candidate.length) != 0 ||
+        ::listen(socket.get(), kBacklog) != 0) {
+      error = errno;
+      continue;
+    }
+    UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (!epoll || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, socket.get(), &event) != 0) {
+      error = errno;
+      continue;
+    }
+    return TcpListenSocket{std::move(socket), std::move(epoll)};
+  }
+  switch (error) {
+    case EADDRINUSE:
+      return make_error(
+          ErrorCode::invalid_argument,
+          "address " + whole + " is taken by another process; choose another port, or 0 for any free one");
+    case EADDRNOTAVAIL:
+      return make_error(
+          ErrorCode::invalid_argument,
+          "address " + whole + " is not an address of this machine; use one that it has, or 0.0.0.0");
+    case EACCES:
+      return make_error(ErrorCode::invalid_argument,
+                        "address " + whole + ": no right to use this port; choose one above 1023");
+    default:
+      return make_error(ErrorCode::unavailable, "cannot listen at " + whole + ": " + system_message(error));
+  }
+}
+
+Result<UniqueFd> connect_tcp(const Address& address, Instant deadline, Duration limit) {
+  const std::string whole = address.scheme + "://" + address.rest;
+  TANDEM_ASSIGN(const HostPort host_port, parse_host_port(address.rest, whole));
+  if (host_port.host.empty() || host_port.port == 0) {
+    return make_error(ErrorCode::invalid_argument,
+                      "address \"" + whole + "\": connecting needs a host and a port that is not 0");
+  }
+  TANDEM_ASSIGN(const auto candidates, resolve(host_port, whole));
+  Result<UniqueFd> socket =
+      make_error(ErrorCode::not_found, "address " + whole + ": the host has no address");
+  for (const SocketAddress& candidate : candidates) {
+    const std::string resolved = tcp_name(candidate, address.scheme);
+    socket = connect_socket(candidate, resolved == whole ? whole : whole + " (" + resolved + ")",
+                            address.scheme, deadline, limit);
+    if (socket) break;
+  }
+  return socket;
+}
+
+}  // namespace tandem
