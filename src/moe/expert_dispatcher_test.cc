@@ -39,7 +39,7 @@ Routing random_routing(uint32_t rows, uint32_t experts, uint32_t top_k, std::mt1
 }
 
 // Every expert on one to three of the ranks, of which some may have none.
-std::shared_ptr<const ExpertMap> random_map(uint32_t experts, uint16_t ranks, bool replicas,
+std::shared_ptr<const ExpertMap> random_map(uint16_t experts, uint16_t ranks, bool replicas,
                                             std::mt19937& random) {
   std::vector<Piece> pieces;
   for (const uint16_t layer : {1, 3}) {
@@ -103,7 +103,7 @@ TEST(ExpertDispatcher, EveryRowAndSlotGoesToExactlyOneOwner) {
   }
 }
 
-std::shared_ptr<const ExpertMap> replicated_map(uint32_t experts, uint16_t ranks) {
+std::shared_ptr<const ExpertMap> replicated_map(uint16_t experts, uint16_t ranks) {
   std::vector<Piece> pieces;
   for (uint16_t expert = 0; expert < experts; ++expert) {
     for (uint16_t rank = 0; rank < ranks; ++rank) pieces.push_back({0, expert, 0, 32, {rank, 0}});
@@ -164,7 +164,8 @@ TEST(ExpertDispatcher, NothingIsAllocatedOnceWarm) {
   std::vector<std::byte> sums(300 * sizeof(float)), out(300 * sizeof(float));
   const std::vector<const std::byte*> partials(dispatcher->ranks().size(), sums.data());
   const auto places = [&] {
-    std::vector<const void*> all = {prepared.parts.data(), prepared.cursors.data(), prepared.sources.data()};
+    std::vector<const void*> all = {prepared.parts.data(), prepared.cursors.data(),
+                                    static_cast<const void*>(prepared.sources.data())};
     for (const DispatchPart& part : prepared.parts) {
       all.insert(all.end(), {part.rows.data(), part.ids.data(), part.weights.data()});
     }

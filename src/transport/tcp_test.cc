@@ -221,6 +221,7 @@ TEST_F(TcpTest, AnotherVersionIsRefusedByNameOnBothSides) {
 TEST_F(TcpTest, ConnectingToSomethingElseIsRefusedByName) {
   // A listener that answers with another protocol.
   const UniqueFd server(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_GE(server.get(), 0);
   sockaddr_in any{};
   any.sin_family = AF_INET;
   any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
