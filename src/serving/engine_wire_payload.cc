@@ -59,8 +59,9 @@ enum StateTag : uint16_t {
   kFfnSubmits,
   kFfnWaitSeconds,
   kStepSeconds,
+  kDecodeLanes,
 };
-static_assert(sizeof(EngineStats) == 4 * sizeof(uint32_t) + 10 * sizeof(uint64_t),
+static_assert(sizeof(EngineStats) == 6 * sizeof(uint32_t) + 10 * sizeof(uint64_t),  // one of the six is padding
               "EngineStats has changed: give the new count a tag here");
 
 constexpr size_t kRecordHeadBytes = 16;
@@ -308,6 +309,7 @@ std::vector<std::byte> StateLayout::encode(const EngineState& state) {
   out.number(kFfnSubmits, stats.ffn_submits);
   out.number(kFfnWaitSeconds, stats.ffn_wait_seconds);
   out.number(kStepSeconds, stats.step_seconds);
+  out.number(kDecodeLanes, stats.decode_lanes);
   return EngineHead::wrap(EngineMessage::state, out.take());
 }
 
@@ -350,6 +352,8 @@ Result<EngineState> StateLayout::decode(std::span<const std::byte> body) {
         return take(field, stats.ffn_wait_seconds);
       case kStepSeconds:
         return take(field, stats.step_seconds);
+      case kDecodeLanes:
+        return take(field, stats.decode_lanes);
       default:
         return false;
     }

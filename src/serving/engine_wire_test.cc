@@ -158,6 +158,7 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   state.stats.kv_blocks_used = 17;
   state.stats.preempted = 2;
   state.stats.step_seconds = 1.5;
+  state.stats.decode_lanes = 3;
   state.health = make_error(ErrorCode::unavailable, "FFN rank 1 at tcp://b:7000: connection closed");
   const auto message = StateLayout::encode(state);
   const auto head = EngineHead::parse(message);
@@ -168,6 +169,7 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   EXPECT_EQ(got->stats.kv_blocks_used, 17u);
   EXPECT_EQ(got->stats.preempted, 2u);
   EXPECT_EQ(got->stats.step_seconds, 1.5);
+  EXPECT_EQ(got->stats.decode_lanes, 3u);
   EXPECT_EQ(got->health.error().message, "FFN rank 1 at tcp://b:7000: connection closed");
 }
 
