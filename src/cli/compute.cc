@@ -14,6 +14,9 @@ Placement Placement::from(const Settings& settings) {
   placement.sum_mode = settings.engine.deterministic ? SumMode::deterministic : SumMode::plain;
   placement.compute_dtype = settings.engine.compute_dtype == "bf16" ? DType::bf16 : DType::f32;
   placement.reply_dtype = settings.engine.deterministic ? DType::f64 : placement.compute_dtype;
+  // auto, bf16 and f32 are names of plain rows: the compute dtype, which `validate` has compared.
+  placement.activation_format =
+      activation_format_from_name(settings.afd.activation_dtype).value_or(ActivationFormat::plain);
   return placement;
 }
 
@@ -39,6 +42,7 @@ Result<std::unique_ptr<MoeBlock>> make_moe_block(const ModelConfig& config, cons
   options.sum_mode = placement.sum_mode;
   options.compute_dtype = placement.compute_dtype;
   options.reply_dtype = placement.reply_dtype;
+  if (!on_attention) options.activation_format = placement.activation_format;
   const std::vector<const MoeLayerWeights*> layers = moe_layers(config, weights);
   return MoeBlock::create(moe_shape(config), layers, options, runner);
 }
@@ -50,7 +54,7 @@ Result<SplitSettings> split_settings(const std::string& model_path, const ModelC
   settings.gate_on_attention = placement.gate_on_attention;
   settings.shared_experts_on_attention = placement.shared_experts_on_attention;
   settings.token_ids = placement.send_token_ids;
-  settings.set_dtypes(placement.compute_dtype, placement.sum_mode);
+  settings.set_dtypes(placement.compute_dtype, placement.sum_mode, placement.activation_format);
   settings.numerics_id = table.numerics_id;
   TANDEM_TRY(settings.validate());
   return settings;

@@ -20,6 +20,7 @@ struct Placement {
   SumMode sum_mode = SumMode::plain;
   DType compute_dtype = DType::bf16;
   DType reply_dtype = DType::bf16;
+  ActivationFormat activation_format = ActivationFormat::plain;  // what the experts are given
   static Placement from(const Settings& settings);
 };
 

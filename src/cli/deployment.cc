@@ -83,6 +83,7 @@ std::vector<std::string> ffn_arguments(const Settings& settings, const std::stri
           "--compute-gate-on-attention=" + std::string(bool_text(settings.afd.compute_gate_on_attention)),
           "--compute-shared-experts-on-attention=" +
               std::string(bool_text(settings.shared_experts_on_attention())),
+          "--activation-dtype=" + settings.afd.activation_dtype,
           "--send-token-ids=" + std::string(bool_text(settings.afd.send_token_ids)),
           "--keep-serving=true",  // a stray client must not end what attention has not reached yet
           "--json"};

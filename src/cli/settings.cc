@@ -47,8 +47,10 @@ OptionSet Settings::declare() {
              "How rows reach the owners of their experts.");
   set.choice("afd.placement", afd.placement, {"expert", "slice", "hybrid"},
              "How experts are spread over FFN ranks.");
-  set.choice("afd.activation_dtype", afd.activation_dtype, {"auto", "bf16", "f32", "fp8", "mxfp8", "int8"},
-             "Activations on the wire; auto: the compute dtype.");
+  set.choice(
+      "afd.activation_dtype", afd.activation_dtype, {"auto", "bf16", "f32", "fp8", "mxfp8", "int8"},
+      "How rows are given to the experts, on the wire and colocated; auto: the compute dtype. fp8: e4m3, "
+      "a power of two for each 128 values; mxfp8: for each 32; int8: a scale a row.");
   set.choice("afd.micro_batches", afd.micro_batches, {"auto", "1", "2", "3", "4", "5", "6", "7", "8"},
              "Decode lanes that step independently; auto: one, or two when measured steps say that it pays.");
   set.choice(

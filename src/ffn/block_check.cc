@@ -22,6 +22,12 @@ Status check_block(const SplitSettings& settings, const MoeBlock& block) {
                                   dtype_name(options.compute_dtype), dtype_name(options.reply_dtype),
                                   dtype_name(settings.compute_dtype), dtype_name(settings.reply_dtype)));
   }
+  if (options.activation_format != settings.activation_format) {
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("FFN worker: the block takes {} activations, the settings say {}",
+                                  activation_format_name(options.activation_format),
+                                  activation_format_name(settings.activation_format)));
+  }
   if (block.shape().hidden_size != settings.hidden_size ||
       block.shape().router.num_experts != settings.num_experts ||
       block.shape().router.top_k != settings.top_k) {

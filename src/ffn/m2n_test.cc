@@ -76,6 +76,27 @@ TEST_P(M2nOverTransport, EqualsTheBlockBitForBitForAnyNumberOfFfnRanks) {
   }
 }
 
+// Each rank gets some of the rows: their scales must come under the same permutation.
+TEST_P(M2nOverTransport, QuantizedRowsEqualTheBlockBitForBit) {
+  for (const ActivationFormat format : kQuantizedFormats) {
+    for (const uint32_t ranks : {2u, 3u, 8u}) {
+      Placement placement = on_attention();
+      placement.format = format;
+      Pool pool(placement, GetParam(), ranks);
+      const auto port = pool.connect();
+      ASSERT_NE(port, nullptr);
+      uint32_t step = 0;
+      for (const uint32_t rows : {1u, 7u, 64u, 200u}) {
+        Work work(pool.reference, static_cast<LayerIndex>(1 + rows % 2), rows, ++step);
+        const Status status = run_one(*port, work);
+        ASSERT_TRUE(status.has_value()) << status.error().message;
+        ASSERT_TRUE(work.output_is_exact())
+            << activation_format_name(format) << ", " << ranks << " ranks, " << rows << " rows";
+      }
+    }
+  }
+}
+
 // (4, 0), (0, 4) and mixtures: rows all to one rank, and a rank that hears nothing.
 TEST_P(M2nOverTransport, ARankWithoutRowsIsNotAsked) {
   Pool pool(on_attention(), GetParam(), 2);  // experts 0-3 and 4-7

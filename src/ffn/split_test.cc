@@ -59,6 +59,34 @@ TEST_P(SplitOverTransport, EqualsTheBlockBitForBitInEveryPlacement) {
   }
 }
 
+// Shared experts behind the port get the quantised rows, those on attention the others: both places equal the
+// block of the same placement.
+TEST_P(SplitOverTransport, QuantizedRowsEqualTheBlockBitForBit) {
+  for (const ActivationFormat format : kQuantizedFormats) {
+    for (int mode = 0; mode < 4; ++mode) {
+      Placement placement;
+      placement.gate_on_attention = true;
+      placement.shared_on_attention = mode % 2 == 1;
+      placement.dtype = mode / 2 == 0 ? DType::bf16 : DType::f32;
+      placement.sum_mode = mode % 2 == 0 ? SumMode::plain : SumMode::deterministic;
+      placement.format = format;
+      Connected split(placement, GetParam());
+      ASSERT_NE(split.port, nullptr);
+      EXPECT_EQ(split.port->traits().activation_format, format);
+      uint32_t step = 0;
+      for (const uint32_t rows : {1u, 7u, 64u, 65u, 200u}) {
+        for (const LayerIndex layer : {1, 2}) {
+          Work work(split.reference, layer, rows, ++step);
+          const Status status = run_one(*split.port, work);
+          ASSERT_TRUE(status.has_value()) << status.error().message;
+          ASSERT_TRUE(work.output_is_exact())
+              << activation_format_name(format) << ", mode " << mode << ", rows " << rows;
+        }
+      }
+    }
+  }
+}
+
 // With one credit, far more tiles than slots, both classes and both layers: everything ends.
 TEST_P(SplitOverTransport, ManyRequestsWithOneCreditNeverHang) {
   Placement placement;

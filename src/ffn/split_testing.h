@@ -32,7 +32,11 @@ struct Placement {
   bool token_ids = false;
   DType dtype = DType::bf16;
   SumMode sum_mode = SumMode::plain;
+  ActivationFormat format = ActivationFormat::plain;
 };
+
+inline constexpr ActivationFormat kQuantizedFormats[] = {ActivationFormat::fp8, ActivationFormat::mxfp8,
+                                                         ActivationFormat::int8};
 
 // Weights do not depend on the placement: the seed is fixed. Experts outside `held` are not there.
 class SplitModel {
@@ -61,6 +65,7 @@ class SplitModel {
     options.runs_shared_experts = !placement.shared_on_attention;
     options.sum_mode = placement.sum_mode;
     options.compute_dtype = placement.dtype;
+    options.activation_format = placement.format;
     options.reply_dtype = settings().reply_dtype;
     auto created = MoeBlock::create({kHidden, kIntermediate, kShared, router_}, layers(), options, runner_);
     EXPECT_TRUE(created.has_value()) << created.error().message;
@@ -68,6 +73,7 @@ class SplitModel {
   }
 
   MoeBlock& block() { return *block_; }
+  KernelRunner& runner() { return runner_; }
   std::vector<const MoeLayerWeights*> layers() const { return {nullptr, &layers_[0], &layers_[1]}; }
   SplitSettings settings() const {
     SplitSettings settings;
@@ -83,7 +89,7 @@ class SplitModel {
     settings.gate_on_attention = placement_.gate_on_attention;
     settings.shared_experts_on_attention = placement_.shared_on_attention;
     settings.token_ids = placement_.token_ids;
-    settings.set_dtypes(placement_.dtype, placement_.sum_mode);
+    settings.set_dtypes(placement_.dtype, placement_.sum_mode, placement_.format);
     settings.numerics_id = runner_.table().numerics_id;
     return settings;
   }
@@ -141,6 +147,13 @@ class Work {
     std::normal_distribution<float> normal(0, 1);
     rows_f32_.resize(size_t{rows} * kHidden);
     for (float& value : rows_f32_) value = normal(random);
+    if (is_quantized(settings_.activation_format)) {
+      // Rows and the parts of a row have scales of their own: under another row's or block's they are wrong.
+      for (size_t i = 0; i < rows_f32_.size(); ++i) {
+        const size_t row = i / kHidden, part = i % kHidden / 32;
+        rows_f32_[i] = std::ldexp(rows_f32_[i], static_cast<int>((row * 3 + part * 5) % 7) - 3);
+      }
+    }
     for (const float value : rows_f32_) rows_bf16_.push_back(to_bf16(value));
     for (uint32_t row = 0; row < rows; ++row) tokens_.push_back(static_cast<int32_t>(random() % kVocab));
     ids_.assign(size_t{rows} * kTopK, -999999);
@@ -148,9 +161,9 @@ class Work {
     request.layer = layer;
     request.step = seed;
     request.rows = request.capacity = rows;
-    request.in = {settings_.activation_dtype, nullptr, kHidden};
-    request.in.data = settings_.activation_dtype == DType::f32 ? static_cast<const void*>(rows_f32_.data())
-                                                               : rows_bf16_.data();
+    request.in = {settings_.compute_dtype, nullptr, kHidden};
+    request.in.data = settings_.compute_dtype == DType::f32 ? static_cast<const void*>(rows_f32_.data())
+                                                            : rows_bf16_.data();
     if (settings_.gate_on_attention) {
       EXPECT_TRUE(reference.block().route_rows(layer, rows, request.in, ids_, weights_).has_value());
       for (size_t i = 0; expert_of && i < ids_.size(); ++i) {
@@ -160,6 +173,7 @@ class Work {
     } else if (settings_.token_ids) {
       request.routing = TokenIds{tokens_};
     }
+    if (is_quantized(settings_.activation_format)) quantize(reference.runner());
     output_.assign(dtype_bytes(settings_.reply_dtype, size_t{rows} * kHidden), std::byte{0xee});
     expected_.assign(output_.size(), std::byte{0x11});
     request.out = {output_.data(), output_.size(), MemorySpace::host};
@@ -188,7 +202,26 @@ class Work {
   FfnRequest request;
 
  private:
+  // As attention does before it submits; the gate has seen the rows as they were.
+  void quantize(KernelRunner& runner) {
+    const ActivationFormat format = settings_.activation_format;
+    values_.resize(size_t{request.rows} * kHidden);
+    scales_.resize(size_t{request.rows} * scale_cols(format, kHidden));
+    QuantizeArgs args;
+    args.in = request.in;
+    args.format = format;
+    args.values = values_.data();
+    args.scales = scales_.data();
+    args.rows = request.rows;
+    args.cols = kHidden;
+    runner.run(runner.table().quantize_rows, args);
+    request.in = {settings_.activation_dtype, values_.data(), kHidden, format, scales_.data(),
+                  scale_cols(format, kHidden)};
+  }
+
   SplitSettings settings_;
+  std::vector<std::byte> values_;  // quantised rows, with more room for scales than bytes of e8m0 need
+  std::vector<float> scales_;
   std::vector<float> rows_f32_;
   std::vector<bf16> rows_bf16_;
   std::vector<int32_t> tokens_, ids_;

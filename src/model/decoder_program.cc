@@ -41,10 +41,16 @@ Status check_caches(const DecoderParts& parts) {
 Status check_traits(const DecoderParts& parts, const FfnTraits& traits) {
   const ModelConfig& config = parts.config;
   if (std::ranges::find(config.layer_ffn, FfnKind::moe) == config.layer_ffn.end()) return {};
-  if (traits.activation_dtype != parts.weights.compute_dtype) {
+  const ActivationFormat format = traits.activation_format;
+  if (traits.activation_dtype != value_dtype(format, parts.weights.compute_dtype)) {
     return refuse("program: the experts take " + std::string(dtype_name(traits.activation_dtype)) +
                   " activations and attention computes in " +
                   std::string(dtype_name(parts.weights.compute_dtype)));
+  }
+  if (is_quantized(format) && traits.routes) {
+    return refuse("program: " + std::string(activation_format_name(format)) +
+                  " activations with the gate behind the port: the router must see the rows before they are "
+                  "rounded");
   }
   if (traits.reply_dtype != DType::bf16 && traits.reply_dtype != DType::f32 &&
       traits.reply_dtype != DType::f64) {

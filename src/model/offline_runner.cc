@@ -47,10 +47,12 @@ Result<std::unique_ptr<OfflineRunner>> OfflineRunner::create(const Model& model,
   block_options.runs_shared_experts = !options.shared_on_attention;
   block_options.sum_mode = options.sum_mode;
   block_options.compute_dtype = model.weights().compute_dtype;
+  block_options.activation_format = options.activation_format;
   block_options.reply_dtype = reply_dtype(options.sum_mode, block_options.compute_dtype);
   TANDEM_ASSIGN(runner->experts_, MoeBlock::create(moe_shape(config), layers, block_options, kernels));
   runner->local_ffn_ = std::make_unique<LocalFfn>(*runner->experts_);
   if (options.gate_on_attention || options.shared_on_attention) {
+    block_options.activation_format = ActivationFormat::plain;
     block_options.routes = options.gate_on_attention;
     block_options.runs_shared_experts = options.shared_on_attention;
     TANDEM_ASSIGN(runner->local_, MoeBlock::create(moe_shape(config), layers, block_options, kernels));

@@ -19,7 +19,8 @@ struct OfflineOptions {
   bool gate_on_attention = false;
   bool shared_on_attention = false;
   SumMode sum_mode = SumMode::plain;
-  uint32_t capacity = 64;  // most rows of a step
+  ActivationFormat activation_format = ActivationFormat::plain;  // quantised: with the gate on attention
+  uint32_t capacity = 64;                                        // most rows of a step
   uint32_t sequences = 1;  // each has blocks for tokens_per_sequence from the start
   uint32_t tokens_per_sequence = 0;
   // A port to stand between the executor and the experts, for observers; absent: none. The argument outlives

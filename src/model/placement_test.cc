@@ -60,6 +60,36 @@ TEST_P(PlacementTest, TheGateAloneChangesNoBitInAnyMode) {
   }
 }
 
+// A quantised row has the same bits whatever it is computed with; the experts see other rows than without.
+TEST_P(PlacementTest, QuantizedRowsDoNotDependOnBatching) {
+  const TestModel model = load_fixture(GetParam(), DType::bf16);
+  const auto sequences = make_sequences(model.config.vocab_size, {1, 12, 30});
+  for (const bool shared : {false, true}) {
+    OfflineOptions split = options({true, shared}, SumMode::plain);
+    const AllLogits plain = run_steps(*model.model, split, chunked(sequences, 7));
+    for (const ActivationFormat format :
+         {ActivationFormat::fp8, ActivationFormat::mxfp8, ActivationFormat::int8}) {
+      split.activation_format = format;
+      const AllLogits alone = run_steps(*model.model, split, chunked(sequences, 1));
+      expect_same_bits(run_steps(*model.model, split, mixed(sequences, split.capacity, 5)), alone,
+                       std::string(activation_format_name(format)));
+      EXPECT_NE(alone, plain) << "nothing was quantised";
+    }
+  }
+}
+
+TEST(QuantizedActivations, NeedTheGateOnAttention) {
+  const TestModel model = load_fixture("deepseek_v3", DType::bf16);
+  OfflineOptions options;
+  options.capacity = 4;
+  options.tokens_per_sequence = 8;
+  options.activation_format = ActivationFormat::fp8;
+  const auto runner = OfflineRunner::create(*model.model, kernels(), options);
+  ASSERT_FALSE(runner.has_value());
+  EXPECT_NE(runner.error().message.find("fp8 activations where the router is"), std::string::npos)
+      << runner.error().message;
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, PlacementTest, testing::ValuesIn(kFamilies),
                          [](const auto& parameter) { return std::string(parameter.param); });
 

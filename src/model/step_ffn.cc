@@ -23,6 +23,11 @@ FfnStep::FfnStep(ProgramBuilder& builder, const ModelConfig& config, const StepT
     ids_ = builder.tensor("ffn.routing_ids", DType::i32, config.router.top_k);
     weights_ = builder.tensor("ffn.routing_weights", DType::f32, config.router.top_k);
   }
+  if (const ActivationFormat format = traits.activation_format; is_quantized(format)) {
+    quantized_ = builder.tensor("ffn.quantized", traits.activation_dtype, config.hidden_size);
+    scales_ =
+        builder.tensor("ffn.quantized_scales", scale_dtype(format), scale_cols(format, config.hidden_size));
+  }
   reply_ = builder.tensor("ffn.reply", traits.reply_dtype, config.hidden_size);
   if (!traits.runs_shared_experts && config.shared_intermediate_size != 0) {
     shared_ = builder.tensor("ffn.shared", traits.reply_dtype, config.hidden_size);
@@ -40,10 +45,10 @@ void FfnStep::append(ProgramBuilder& builder, uint32_t layer, const LayerWeights
 void FfnStep::append_dense(ProgramBuilder& builder, uint32_t layer, const MlpWeights& weights) const {
   const std::string name = "layers." + std::to_string(layer) + ".mlp";
   for (OperationPtr& operation : dense_mlp(name, {.weights = &weights,
-                                                  .identity_rows = builder.identity_rows(),
-                                                  .in = tensors_.normed,
-                                                  .intermediate = intermediate_,
-                                                  .out = tensors_.branch})) {
+                                                 .identity_rows = builder.identity_rows(),
+                                                 .in = tensors_.normed,
+                                                 .intermediate = intermediate_,
+                                                 .out = tensors_.branch})) {
     builder.append(std::move(operation));
   }
   builder.append(residual_add(name + ".residual", {.residual = tensors_.residual,
@@ -56,8 +61,17 @@ void FfnStep::append_moe(ProgramBuilder& builder, uint32_t layer) const {
   const std::string name = "layers." + std::to_string(layer) + ".moe.";
   const auto index = static_cast<LayerIndex>(layer);
   if (!ids_.empty()) builder.append(route(name + "route", *local_, index, tensors_.normed, ids_, weights_));
+  const ActivationFormat format = builder.ffn_traits().activation_format;
+  // Once, here: gate and shared experts of this side see the row as it was.
+  if (is_quantized(format)) {
+    builder.append(
+        quantize(name + "quantize",
+                 {.format = format, .in = tensors_.normed, .values = quantized_, .scales = scales_}));
+  }
   builder.append(submit(name + "submit", {.layer = index,
-                                          .in = tensors_.normed,
+                                          .in = is_quantized(format) ? quantized_ : tensors_.normed,
+                                          .format = format,
+                                          .scales = scales_,
                                           .ids = ids_,
                                           .weights = weights_,
                                           .sends_token_ids = builder.ffn_traits().wants_token_ids,

@@ -28,6 +28,8 @@ class FfnStep {
   StepTensors tensors_;
   MoeBlock* local_;
   Tensor intermediate_;  // compute dtype [rows, dense_intermediate_size]; none without dense layers
+  Tensor quantized_;     // activation dtype [rows, hidden]; when activations travel quantised
+  Tensor scales_;        // their scales [rows, scale_cols]
   Tensor ids_;           // int32 [rows, top_k]; with the gate on attention
   Tensor weights_;       // float32 [rows, top_k]; with the gate on attention
   Tensor reply_;         // reply dtype [rows, hidden]

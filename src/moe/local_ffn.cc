@@ -8,7 +8,8 @@ LocalFfn::LocalFfn(MoeBlock& block) : block_(block) {
   const MoeBlockOptions& options = block.options();
   traits_.routes = options.routes;
   traits_.runs_shared_experts = options.runs_shared_experts;
-  traits_.activation_dtype = options.compute_dtype;
+  traits_.activation_dtype = value_dtype(options.activation_format, options.compute_dtype);
+  traits_.activation_format = options.activation_format;
   traits_.reply_dtype = options.reply_dtype;
   traits_.sum_mode = options.sum_mode;
 }

@@ -29,6 +29,7 @@ struct MoeBlock::Impl {
   KernelRunner* runner = nullptr;
   ExpertRunner experts;
   uint32_t max_rows = 0;
+  OwnedBuffer dequantized;           // [max_rows, hidden] of the compute dtype; none when rows come plain
   std::vector<float> router_logits;  // [max_rows, num_experts]
   std::vector<int32_t> ids;          // [max_rows, top_k]
   std::vector<float> weights;        // [max_rows, top_k]
@@ -94,22 +95,25 @@ struct MoeBlock::Impl {
     for (uint32_t first = 0; first < rows; first += max_rows) body(first, std::min(max_rows, rows - first));
   }
 
-  ActivationView rows_from(ActivationView in, uint32_t first) const {
-    in.data = static_cast<const std::byte*>(in.data) + dtype_bytes(in.dtype, size_t{first} * in.row_stride);
-    return in;
+  // The rows of a piece in the compute dtype: where they lie, or dequantised.
+  ActivationView load_rows(const ActivationView& in, uint32_t first, uint32_t rows) {
+    if (!is_quantized(in.format)) return rows_from(in, first);
+    DequantizeArgs args;
+    args.in = rows_from(in, first);
+    args.out = {options.compute_dtype, dequantized.data(), shape.hidden_size};
+    args.rows = rows;
+    args.cols = shape.hidden_size;
+    runner->run(runner->table().dequantize_rows, args);
+    return {options.compute_dtype, dequantized.data(), shape.hidden_size};
   }
   size_t reply_offset(uint32_t first) const {
     return dtype_bytes(options.reply_dtype, size_t{first} * shape.hidden_size);
   }
 
-  Status check_rows(uint32_t rows, const ActivationView& in, const Buffer& out) const {
-    if (in.dtype != options.compute_dtype || in.row_stride < shape.hidden_size) {
-      return make_error(ErrorCode::invalid_argument,
-                        "experts: an activation of " + std::string(dtype_name(in.dtype)) + " rows of " +
-                            std::to_string(in.row_stride) + " where " +
-                            std::string(dtype_name(options.compute_dtype)) + " rows of " +
-                            std::to_string(shape.hidden_size) + " are expected");
-    }
+  Status check_rows(uint32_t rows, const ActivationView& in, ActivationFormat format,
+                    const Buffer& out) const {
+    if (const Status fits = check_activation(in, format, options.compute_dtype, shape.hidden_size); !fits)
+      return make_error(fits.error().code, "experts: " + fits.error().message);
     if (out.space == MemorySpace::device)
       return make_error(ErrorCode::unsupported, "experts: a device buffer on a CPU rank");
     if (out.bytes < reply_offset(rows)) {
@@ -140,6 +144,12 @@ Result<std::unique_ptr<MoeBlock>> MoeBlock::create(const MoeShape& shape,
   if ((options.sum_mode == SumMode::deterministic) != (options.reply_dtype == DType::f64)) {
     return make_error(ErrorCode::invalid_argument,
                       "experts: deterministic sums need float64 replies, and only they do");
+  }
+  if (options.routes && is_quantized(options.activation_format)) {
+    return make_error(ErrorCode::unsupported,
+                      "experts: " + std::string(activation_format_name(options.activation_format)) +
+                          " activations where the router is: it must see the rows before they are rounded; "
+                          "set compute_gate_on_attention, or send bf16");
   }
   for (size_t i = 0; i < layers.size(); ++i) {
     if (layers[i] == nullptr) continue;
@@ -178,6 +188,10 @@ Result<std::unique_ptr<MoeBlock>> MoeBlock::create(const MoeShape& shape,
       std::clamp<size_t>(kScratchBytes / ExpertRunner::bytes_per_row(sizes), kMinRows, kMaxRows));
   impl->max_rows = sizes.max_rows;
   TANDEM_ASSIGN(impl->experts, ExpertRunner::create(sizes, runner));
+  if (is_quantized(options.activation_format)) {
+    TANDEM_ASSIGN(impl->dequantized, OwnedBuffer::allocate(dtype_bytes(
+                                         options.compute_dtype, size_t{sizes.max_rows} * shape.hidden_size)));
+  }
   impl->router_logits.resize(size_t{sizes.max_rows} * shape.router.num_experts);
   impl->ids.resize(size_t{sizes.max_rows} * shape.router.top_k);
   impl->weights.resize(size_t{sizes.max_rows} * shape.router.top_k);
@@ -188,7 +202,7 @@ Result<std::unique_ptr<MoeBlock>> MoeBlock::create(const MoeShape& shape,
 Status MoeBlock::run(const MoeRequest& request) {
   Impl& impl = *impl_;
   TANDEM_TRY(impl.check_layer(request.layer));
-  TANDEM_TRY(impl.check_rows(request.rows, request.in, request.out));
+  TANDEM_TRY(impl.check_rows(request.rows, request.in, impl.options.activation_format, request.out));
   const MoeLayerWeights& layer = *impl.layers[request.layer];
   if (layer.experts.empty()) {
     return make_error(ErrorCode::internal, layer_text(request.layer) + ": this rank holds no routed experts");
@@ -213,7 +227,7 @@ Status MoeBlock::run(const MoeRequest& request) {
   ++impl.stats.calls;
   impl.stats.rows += request.rows;
   impl.for_pieces(request.rows, [&](uint32_t first, uint32_t rows) {
-    const ActivationView in = impl.rows_from(request.in, first);
+    const ActivationView in = impl.load_rows(request.in, first, rows);
     const size_t begin = size_t{first} * top_k;
     const size_t count = size_t{rows} * top_k;
     RoutingView routing;
@@ -242,7 +256,7 @@ Status MoeBlock::route_rows(LayerIndex layer, uint32_t rows, ActivationView in, 
   }
   const uint32_t top_k = impl.shape.router.top_k;
   impl.for_pieces(rows, [&](uint32_t first, uint32_t count) {
-    impl.route_piece(*impl.layers[layer], count, impl.rows_from(in, first),
+    impl.route_piece(*impl.layers[layer], count, rows_from(in, first),
                      ids.subspan(size_t{first} * top_k, size_t{count} * top_k),
                      weights.subspan(size_t{first} * top_k, size_t{count} * top_k));
   });
@@ -252,12 +266,12 @@ Status MoeBlock::route_rows(LayerIndex layer, uint32_t rows, ActivationView in, 
 Status MoeBlock::run_shared(LayerIndex layer, uint32_t rows, ActivationView in, Buffer out) {
   Impl& impl = *impl_;
   TANDEM_TRY(impl.check_layer(layer));
-  TANDEM_TRY(impl.check_rows(rows, in, out));
+  TANDEM_TRY(impl.check_rows(rows, in, ActivationFormat::plain, out));
   if (impl.layers[layer]->shared.empty()) {
     return make_error(ErrorCode::internal, layer_text(layer) + ": this rank holds no shared expert");
   }
   impl.for_pieces(rows, [&](uint32_t first, uint32_t count) {
-    impl.experts.run_mlp(impl.layers[layer]->shared, count, impl.rows_from(in, first));
+    impl.experts.run_mlp(impl.layers[layer]->shared, count, rows_from(in, first));
     impl.combine(count, 0, nullptr, impl.experts.mlp_outputs(), out.data + impl.reply_offset(first));
   });
   return {};

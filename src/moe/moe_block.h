@@ -30,14 +30,18 @@ struct MoeBlockOptions {
   bool routes = true;  // requests carry NoRouting or TokenIds; otherwise RoutingView
   bool runs_shared_experts = true;
   SumMode sum_mode = SumMode::plain;
-  DType compute_dtype = DType::bf16;  // of the activations: bf16 or f32
-  DType reply_dtype = DType::bf16;    // f64 when deterministic
+  DType compute_dtype = DType::bf16;  // bf16 or f32
+  // Of the rows that `run` takes. Quantised ones were rounded before they came, once; here they are brought
+  // to the compute dtype as they are loaded, because the expert kernels take bf16 or f32, and never rounded
+  // to eight bits again. Not with `routes`: the router must see the rows before they are rounded.
+  ActivationFormat activation_format = ActivationFormat::plain;
+  DType reply_dtype = DType::bf16;  // f64 when deterministic
 };
 
 struct MoeRequest {
   LayerIndex layer = 0;
   uint32_t rows = 0;
-  ActivationView in;  // [rows, hidden] of the compute dtype
+  ActivationView in;  // [rows, hidden] in the activation format
   RoutingRef routing;
   Buffer out;  // [rows, hidden] of the reply dtype, contiguous
 };
@@ -63,7 +67,8 @@ class MoeBlock {
   // zero.
   Status run(const MoeRequest& request);
 
-  // The two parts that attention runs itself when they are placed there. Same code as inside `run`.
+  // The two parts that attention runs itself when they are placed there. Same code as inside `run`. `in`:
+  // plain rows of the compute dtype.
   Status route_rows(LayerIndex layer, uint32_t rows, ActivationView in, std::span<int32_t> ids,
                     std::span<float> weights);
   // out [rows, hidden] of the reply dtype.

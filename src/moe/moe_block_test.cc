@@ -257,13 +257,90 @@ TEST(MoeBlock, RefusesRequestsThatDoNotFitByName) {
   EXPECT_NE(message([](auto& r) { r.rows -= 1; }), "");  // the routing has one row too many
   auto ids = setup.ids;
   ids[5] = kExperts;
-  EXPECT_NE(message([&](auto& r) { r.routing = RoutingView{ids, setup.weights, kTopK}; }).find("expert id 8"),
+  EXPECT_NE(message([&](auto& r) {
+              r.routing = RoutingView{ids, setup.weights, kTopK};
+            }).find("expert id 8"),
             std::string::npos);
 
   BlockUnderTest routing_here(true, false, SumMode::plain);
   good.in = routing_here.in();
   EXPECT_NE(routing_here.block->run(good).error().message.find("the gate is on this side"),
             std::string::npos);
+}
+
+// Quantised rows and the same rows dequantised by hand give the same bits: they are used as they came, and
+// rounded no further.
+TEST(MoeBlock, QuantizedRowsAreUsedAsTheyCome) {
+  for (const ActivationFormat format :
+       {ActivationFormat::fp8, ActivationFormat::mxfp8, ActivationFormat::int8}) {
+    BlockUnderTest plain(false, true, SumMode::plain);
+    plain.route();
+    const uint32_t scales_a_row = scale_cols(format, kHidden);
+    std::vector<std::byte> values(size_t{kRows} * kHidden);
+    std::vector<float> scales(size_t{kRows} * scales_a_row);
+    QuantizeArgs quantize{plain.in(), format, values.data(), scales.data(), kRows, kHidden};
+    plain.runner.run(plain.runner.table().quantize_rows, quantize);
+
+    MoeBlockOptions options = plain.block->options();
+    options.activation_format = format;
+    const MoeLayerWeights* layers[] = {nullptr, &plain.layer.weights};
+    auto block = MoeBlock::create(plain.layer.shape(), layers, options, plain.runner);
+    ASSERT_TRUE(block.has_value()) << block.error().message;
+    EXPECT_EQ(LocalFfn(**block).traits().activation_format, format);
+    EXPECT_EQ(LocalFfn(**block).traits().activation_dtype, value_dtype(format, DType::f32));
+    std::vector<float> got(size_t{kRows} * kHidden);
+    MoeRequest request;
+    request.layer = 1;
+    request.rows = kRows;
+    request.in = {
+        value_dtype(format, DType::f32), values.data(), kHidden, format, scales.data(), scales_a_row};
+    request.routing = plain.routing();
+    request.out = {reinterpret_cast<std::byte*>(got.data()), got.size() * sizeof(float), MemorySpace::host};
+    const Status status = (*block)->run(request);
+    ASSERT_TRUE(status.has_value()) << status.error().message;
+
+    const auto original = plain.run<float>(0, kRows, plain.routing());
+    for (uint32_t row = 0; row < kRows; ++row) {
+      for (uint32_t c = 0; c < kHidden; ++c) {
+        const size_t i = size_t{row} * kHidden + c;
+        const auto* e8m0 = reinterpret_cast<const uint8_t*>(scales.data());
+        const float scale = format == ActivationFormat::mxfp8
+                                ? std::ldexp(1.0f, e8m0[row * scales_a_row + c / 32] - 127)
+                                : scales[row * scales_a_row];
+        const auto code = std::to_integer<uint8_t>(values[i]);
+        const int exponent = code >> 3 & 15, mantissa = code & 7;
+        const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+        const float value = format == ActivationFormat::int8 ? static_cast<float>(static_cast<int8_t>(code))
+                            : code >= 128                    ? -magnitude
+                                                             : magnitude;
+        plain.layer.input[i] = value * scale;
+      }
+    }
+    EXPECT_EQ(got, plain.run<float>(0, kRows, plain.routing())) << activation_format_name(format);
+    EXPECT_NE(got, original) << "nothing was rounded";
+
+    // What does not fit is refused by name; gate and shared experts of this side take plain rows.
+    const auto message = [&](auto change) {
+      MoeRequest wrong = request;
+      change(wrong);
+      const Status refused = (*block)->run(wrong);
+      return refused ? std::string("accepted") : refused.error().message;
+    };
+    EXPECT_NE(message([](auto& r) { r.in.scales = nullptr; }).find("without their scales"),
+              std::string::npos);
+    EXPECT_NE(message([&](auto& r) { r.in = plain.in(); }).find("an activation of f32 rows"),
+              std::string::npos);
+    EXPECT_TRUE((*block)->run_shared(1, kRows, plain.in(), request.out).has_value());
+    EXPECT_FALSE((*block)->run_shared(1, kRows, request.in, request.out).has_value());
+    options.routes = true;
+    auto routing = MoeBlock::create(plain.layer.shape(), layers, options, plain.runner);
+    ASSERT_FALSE(routing.has_value());
+    EXPECT_NE(routing.error().message.find(std::string(activation_format_name(format)) +
+                                           " activations where the router is"),
+              std::string::npos)
+        << routing.error().message;
+  }
 }
 
 TEST(LocalFfn, CompletesEachTicketOnceAndForgetsCancelledOnes) {

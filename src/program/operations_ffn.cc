@@ -26,6 +26,11 @@ class Submit final : public Operation {
     request.rows = step.rows();
     request.capacity = step.capacity;
     request.in = step.view(spec_.in);
+    if (is_quantized(spec_.format)) {
+      request.in.format = spec_.format;
+      request.in.scales = step.data<const std::byte>(spec_.scales);
+      request.in.scale_stride = spec_.scales.cols;
+    }
     if (!spec_.ids.empty()) {
       const size_t entries = size_t{request.rows} * spec_.ids.cols;
       request.routing = RoutingView{{step.data<const int32_t>(spec_.ids), entries},
@@ -110,8 +115,25 @@ OperationPtr shared_experts(std::string name, MoeBlock& block, LayerIndex layer,
   });
 }
 
+OperationPtr quantize(std::string name, const QuantizeSpec& spec) {
+  assert(is_quantized(spec.format) && spec.values.cols == spec.in.cols &&
+         spec.scales.cols == scale_cols(spec.format, spec.in.cols));
+  return make_compute(std::move(name), [spec](StepContext& step) -> Status {
+    QuantizeArgs args;
+    args.in = step.view(spec.in);
+    args.format = spec.format;
+    args.values = step.data<std::byte>(spec.values);
+    args.scales = step.data<std::byte>(spec.scales);
+    args.rows = step.rows();
+    args.cols = spec.in.cols;
+    step.kernels.run(step.kernels.table().quantize_rows, args);
+    return {};
+  });
+}
+
 OperationPtr submit(std::string name, const SubmitSpec& spec) {
   assert(spec.ids.empty() || !spec.sends_token_ids);
+  assert(is_quantized(spec.format) != spec.scales.empty());
   return std::make_unique<Submit>(std::move(name), spec);
 }
 

@@ -34,9 +34,19 @@ OperationPtr route(std::string name, MoeBlock& block, LayerIndex layer, const Te
 OperationPtr shared_experts(std::string name, MoeBlock& block, LayerIndex layer, const Tensor& in,
                             const Tensor& out);
 
+// The rows as they will travel, rounded once. values: [rows, cols of `in`]; scales: [rows, scale_cols].
+struct QuantizeSpec {
+  ActivationFormat format = ActivationFormat::plain;
+  Tensor in;  // compute dtype [rows, hidden]
+  Tensor values, scales;
+};
+OperationPtr quantize(std::string name, const QuantizeSpec& spec);
+
 struct SubmitSpec {
   LayerIndex layer = 0;
-  Tensor in;                     // [rows, hidden] of the activation dtype
+  Tensor in;  // [rows, hidden] of the activation dtype
+  ActivationFormat format = ActivationFormat::plain;
+  Tensor scales;                 // of `quantize`; empty when the format is plain
   Tensor ids, weights;           // of `route`; empty when the gate is behind the port
   bool sends_token_ids = false;  // beside the activation; never together with a routing
   Tensor out;                    // [rows, hidden] of the reply dtype

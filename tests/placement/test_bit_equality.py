@@ -115,6 +115,47 @@ def test_ucx_equals_colocated(model, gate, prompts, colocated):
     assert outcome(split) == outcome(colocated[model])
 
 
+@pytest.fixture(scope="module")
+def colocated_quantized(prompts):
+    """Answers of a colocated run by model, dtype and place of the shared experts, computed when first asked for."""
+    known = {}
+
+    def ask(model, dtype, shared):
+        key = model, dtype, shared
+        if key not in known:
+            known[key] = generate(model, prompts, "--compute-gate-on-attention", f"--compute-shared-experts-on-attention={shared}",
+                                  "--activation-dtype", dtype)
+        return known[key]
+
+    return ask
+
+
+@pytest.mark.parametrize("dtype", ("fp8", "mxfp8", "int8"))
+@pytest.mark.parametrize("transport", ("shm", "tcp"))
+@pytest.mark.parametrize("model", ("arith", "deepseek_v3", "qwen3_moe"))
+def test_quantized_rows_equal_colocated(model, transport, dtype, prompts, colocated, colocated_quantized):
+    """The row that crosses the wire is the row that colocated experts are given, scales included."""
+    flags = ["--compute-gate-on-attention", "--transport", transport, "--activation-dtype", dtype]
+    expected = colocated_quantized(model, dtype, "true")
+    assert outcome(expected) != outcome(colocated[model]), "nothing was rounded"
+    for batching in ([], ["--one-by-one"]):
+        split = generate(model, prompts, "--ffn", "1", *flags, *batching)
+        assert outcome(split) == outcome(expected)
+    several = generate(model, prompts, "--ffn", "2", "--connector", "m2n", *flags)
+    assert outcome(several) == outcome(expected)
+    # Shared experts on FFN are given the quantised row, split and colocated alike.
+    behind = generate(model, prompts, "--ffn", "1", "--compute-shared-experts-on-attention=false", *flags)
+    assert outcome(behind) == outcome(colocated_quantized(model, dtype, "false"))
+
+
+def test_quantized_rows_need_the_gate_on_attention(prompts):
+    for flags in ([], ["--ffn", "1"]):
+        done = subprocess.run([BINARY, "generate", "--model", str(MODELS["arith"]), "--prompt", "1 + 1", "--activation-dtype", "fp8", *flags],
+                              capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2
+        assert "afd.activation_dtype: fp8 with the gate on FFN is not supported; use it with afd.compute_gate_on_attention: true" in done.stderr
+
+
 @pytest.mark.parametrize("transport", ("shm", "tcp"))
 def test_token_ids_as_payload_change_nothing(transport, prompts, colocated):
     split = generate("deepseek_v3", prompts, "--ffn", "1", "--transport", transport, "--send-token-ids")
