@@ -46,7 +46,7 @@ struct SubmitSpec {
   LayerIndex layer = 0;
   Tensor in;  // [rows, hidden] of the activation dtype
   ActivationFormat format = ActivationFormat::plain;
-  Tensor scales;                 // of `quantize`; empty when the format is plain
+  Tensor scales = {};            // of `quantize`; empty when the format is plain
   Tensor ids, weights;           // of `route`; empty when the gate is behind the port
   bool sends_token_ids = false;  // beside the activation; never together with a routing
   Tensor out;                    // [rows, hidden] of the reply dtype

@@ -76,6 +76,7 @@ CASES = {
     "shared": (dict(attention=["--compute-shared-experts-on-attention", "true"]), "shared_experts", "ffn", "attention"),
     "token-ids": (dict(ffn=["--send-token-ids"]), "token_ids", "yes", "no"),
     "compute-dtype": (dict(attention=["--compute-dtype", "float32"]), "compute_dtype", "bf16", "f32"),
+    "activation-dtype": (dict(both=["--compute-gate-on-attention"], ffn=["--activation-dtype", "fp8"]), "activation_dtype", "fp8", "bf16"),
     "deterministic": (dict(ffn=["--deterministic"]), "deterministic", "yes", "no"),
     "model": (dict(ffn_model=FIXTURES / "mixtral"), "hidden_size", "48", "128"),
     "numerics": (dict(both=["--deterministic"], ffn_environment={"TANDEM_ISA": "scalar"}), "numerics_id", None, None),
