@@ -2,19 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
-#include "afd/m2n_ffn.h"
+#include "afd/multi_rank_ffn.h"
 #include "moe/local_ffn.h"
 
 namespace tandem {
 namespace {
 
 constexpr std::array kConnectors = {
-    ConnectorInfo{"local", "experts in this process", true},
-    ConnectorInfo{"p2p", "attention to its home FFN rank; this build takes one FFN rank", true},
-    ConnectorInfo{"m2n", "attention to the owners of each row's experts, on any number of FFN ranks", true},
-    ConnectorInfo{"auto", "p2p or m2n by row class; comes with p2p over several FFN ranks", false},
+    ConnectorInfo{"local", "experts in this process"},
+    ConnectorInfo{"p2p", "attention to one FFN rank, in turn; FFN ranks exchange rows among themselves"},
+    ConnectorInfo{"m2n", "attention to the owners of each row's experts"},
+    ConnectorInfo{"auto", "decode by m2n and prefill by p2p; all by p2p with the gate on FFN", false},
 };
 
 }  // namespace
@@ -33,10 +34,6 @@ Result<std::unique_ptr<FfnPort>> make_connector(const ConnectorOptions& options)
   std::string known;
   for (const ConnectorInfo& connector : kConnectors) {
     known += fmt::format("{}{}", known.empty() ? "" : ", ", connector.name);
-    if (connector.name != options.name || connector.available) continue;
-    return make_error(ErrorCode::unsupported,
-                      fmt::format("connector {}: {}; use p2p with one FFN rank, or m2n", connector.name,
-                                  connector.summary));
   }
   if (options.name == "local") {
     if (options.local_block == nullptr) {
@@ -44,10 +41,16 @@ Result<std::unique_ptr<FfnPort>> make_connector(const ConnectorOptions& options)
     }
     return std::make_unique<LocalFfn>(*options.local_block);
   }
-  if (options.name == "p2p") return RemoteFfn::create(options.remote);
-  if (options.name == "m2n") return M2nFfn::create(options.remote);
-  return make_error(ErrorCode::invalid_argument,
-                    fmt::format("connector \"{}\" is unknown; known are {}", options.name, known));
+  if (options.name != "p2p" && options.name != "m2n" && options.name != "auto") {
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("connector \"{}\" is unknown; known are {}", options.name, known));
+  }
+  RemoteFfnOptions remote = options.remote;
+  remote.settings.connector = options.name;
+  remote.settings.num_ffn_ranks = std::max(1u, static_cast<uint32_t>(remote.addresses.size()));
+  // One rank has all experts: under p2p nothing is left to share out or to add up.
+  if (remote.addresses.size() == 1 && options.name != "m2n") return RemoteFfn::create(remote);
+  return MultiRankFfn::create(remote);
 }
 
 }  // namespace tandem

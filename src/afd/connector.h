@@ -17,7 +17,7 @@ namespace tandem {
 struct ConnectorInfo {
   std::string_view name;
   std::string_view summary;  // one line for help and messages
-  bool available = false;    // in this build; others are refused by name
+  bool available = true;     // in this build; others are refused by name
 };
 
 // All names that a configuration may use.
@@ -27,11 +27,11 @@ std::vector<std::string> connector_names();
 struct ConnectorOptions {
   std::string name = "p2p";
   MoeBlock* local_block = nullptr;  // for local: the block that computes, outlives the port
-  RemoteFfnOptions remote;          // for p2p and m2n
+  RemoteFfnOptions remote;          // for the others; its settings' connector and num_ffn_ranks follow
 };
 
-// Blocks as RemoteFfn::create and M2nFfn::create do. invalid_argument: an unknown name (lists the known
-// ones); unsupported: a known one that this build does not have, or more ranks than it takes.
+// Blocks as RemoteFfn::create and MultiRankFfn::create do. invalid_argument: an unknown name (lists the known
+// ones).
 Result<std::unique_ptr<FfnPort>> make_connector(const ConnectorOptions& options);
 
 }  // namespace tandem

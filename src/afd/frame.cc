@@ -134,6 +134,8 @@ std::string_view payload_role_name(PayloadRole role) {
       return "settings";
     case PayloadRole::pieces:
       return "pieces";
+    case PayloadRole::shared_rows:
+      return "shared_rows";
   }
   return "unknown";
 }

@@ -19,7 +19,7 @@ inline constexpr uint8_t kProtocolMinor = 0;  // a higher one may add optional d
 inline constexpr size_t kHeaderBytes = 64;
 inline constexpr size_t kDescriptorBytes = 32;
 inline constexpr size_t kPayloadAlignment = 64;  // a payload row may be streamed by a kernel as it lies
-inline constexpr size_t kMaxDescriptors = 8;     // a request needs at most 4; room for optional ones
+inline constexpr size_t kMaxDescriptors = 8;     // a request needs at most 5; room for optional ones
 inline constexpr uint32_t kMaxTileRows = 64;     // the unit of transfer: one tile of one layer
 inline constexpr size_t kMaxFrameBytes = size_t{1}
                                          << 30;  // far above 64 rows of any model; keeps all sums in 32 bits
@@ -50,6 +50,7 @@ enum class PayloadRole : uint16_t {
   error_text = 9,        // u8 [1, length], UTF-8
   settings = 10,         // u8 [1, length]: "key=value" lines
   pieces = 11,           // u32 [count, 6]: layer, expert begin, expert end, row begin, row end, unit
+  shared_rows = 12,      // u8 [rows, 1]: 1 where the receiver adds the row's shared experts
 };
 
 // Error codes on the wire: fixed numbers, whatever the process-internal ErrorCode becomes.
@@ -68,11 +69,21 @@ enum class WireError : uint32_t {
 std::string_view frame_kind_name(FrameKind kind);  // "ffn_request"; "unknown" for a number without a name
 std::string_view payload_role_name(PayloadRole role);
 
+// FrameHeader::flags. Other bits are refused.
+//
+// partial: the rows want the receiver's own experts only. The routing is there wherever the gate is, slots of
+// other ranks weigh 0, and the receiver never sends the rows on.
+inline constexpr uint16_t kFramePartial = 1;
+// by_map, with partial: the routing is the rows' whole one; the receiver takes its part of it by the expert map
+// that `map_epoch` names and answers all rows, with 0 where it has nothing to add.
+inline constexpr uint16_t kFrameByMap = 2;
+inline constexpr uint16_t kKnownFrameFlags = kFramePartial | kFrameByMap;
+
 struct FrameHeader {
   uint8_t major = kProtocolMajor, minor = kProtocolMinor;
   uint16_t header_bytes = kHeaderBytes;
   FrameKind kind = FrameKind::goodbye;
-  uint16_t flags = 0;        // none defined; a set bit is refused
+  uint16_t flags = 0;        // kFramePartial, kFrameByMap
   uint32_t total_bytes = 0;  // header, descriptors, payloads
   uint64_t session = 0;      // given by the FFN rank in its hello_ack; 0 before
   uint32_t incarnation = 0;  // of the FFN rank that opened the session; 0 before

@@ -11,7 +11,7 @@ namespace tandem {
 namespace {
 
 constexpr uint16_t kFirstRole = static_cast<uint16_t>(PayloadRole::activation);
-constexpr uint16_t kLastRole = static_cast<uint16_t>(PayloadRole::pieces);
+constexpr uint16_t kLastRole = static_cast<uint16_t>(PayloadRole::shared_rows);
 constexpr uint8_t kLastRowClass = static_cast<uint8_t>(RowClass::profile);
 
 using RoleSet = uint32_t;
@@ -28,7 +28,7 @@ struct KindRule {
 
 constexpr RoleSet kRequestRoles = bit(PayloadRole::activation) | bit(PayloadRole::activation_scale) |
                                   bit(PayloadRole::token_ids) | bit(PayloadRole::expert_ids) |
-                                  bit(PayloadRole::expert_weights);
+                                  bit(PayloadRole::expert_weights) | bit(PayloadRole::shared_rows);
 constexpr RoleSet kErrorRoles = bit(PayloadRole::error_code) | bit(PayloadRole::error_text);
 
 constexpr std::array kKindRules = {
@@ -99,14 +99,23 @@ class Checker {
     return refuse_frame(fmt::format("{} {}", payload_role_name(descriptor.role), what));
   }
 
+  bool is_part() const { return (header_.flags & kFramePartial) != 0; }
+
   bool carries_rows() const {
     return header_.kind == FrameKind::ffn_request || header_.kind == FrameKind::ffn_reply ||
            header_.kind == FrameKind::canary || header_.kind == FrameKind::canary_echo;
   }
 
   Status check_header() const {
-    if (header_.flags != 0)
-      return refuse_frame(fmt::format("header flags {:#x}, none are defined", header_.flags));
+    if ((header_.flags & ~kKnownFrameFlags) != 0) {
+      return refuse_frame(fmt::format("header flags {:#x}, known are {:#x}", header_.flags, kKnownFrameFlags));
+    }
+    if ((header_.flags & kFrameByMap) != 0 && !is_part()) {
+      return refuse_frame("header flag by_map without partial");
+    }
+    if (header_.flags != 0 && !carries_rows() && header_.kind != FrameKind::cancel) {
+      return refuse_frame(fmt::format("header flags {:#x} in a frame without rows", header_.flags));
+    }
     if (header_.rows > header_.capacity) {
       return refuse_frame(fmt::format("rows {} exceed capacity {}", header_.rows, header_.capacity));
     }
@@ -166,6 +175,8 @@ class Checker {
         return expect(d, {DType::u8}, 1, 0, kAnyCols);
       case PayloadRole::pieces:
         return expect(d, {DType::u32}, d.rows, 6, 6);
+      case PayloadRole::shared_rows:
+        return expect(d, {DType::u8}, header_.rows, 1, 1);
     }
     return {};
   }
@@ -202,6 +213,10 @@ class Checker {
     if ((header_.kind == FrameKind::canary || header_.kind == FrameKind::canary_echo) &&
         output == activation) {
       return refuse_frame("carries exactly one of activation and output");
+    }
+    if (activation && is_part() && !ids) return refuse_frame("a part (flag partial) without a routing");
+    if ((present & bit(PayloadRole::shared_rows)) != 0 && (!is_part() || (header_.flags & kFrameByMap) != 0)) {
+      return refuse_frame("shared_rows belongs to a part (flag partial, not by_map)");
     }
     if (output && (present & kRequestRoles) != 0) return refuse_frame("output beside payloads of a request");
     TANDEM_TRY(check_scale());

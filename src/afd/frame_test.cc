@@ -111,6 +111,7 @@ TEST(Frame, RoundTripOfEveryPayloadKind) {
   struct Case {
     FrameKind kind;
     std::vector<PayloadShape> payloads;
+    uint16_t flags = 0;
   };
   for (uint32_t rows : {0u, 1u, 7u, 8u, 64u}) {
     for (uint32_t hidden : {1u, 31u, 128u, 200u, 7168u}) {
@@ -124,11 +125,15 @@ TEST(Frame, RoundTripOfEveryPayloadKind) {
       const PayloadShape tokens{PayloadRole::token_ids, DType::i32, rows, 1};
       const PayloadShape ids{PayloadRole::expert_ids, DType::i32, rows, 6};
       const PayloadShape weights{PayloadRole::expert_weights, DType::f32, rows, 6};
+      const PayloadShape shared_rows{PayloadRole::shared_rows, DType::u8, rows, 1};
       const PayloadShape times{PayloadRole::reply_times, DType::u32, 1, 4};
       const Case cases[] = {
           {FrameKind::ffn_request, {bf16}},
           {FrameKind::ffn_request, {f32, tokens}},
           {FrameKind::ffn_request, {bf16, ids, weights}},
+          {FrameKind::ffn_request, {bf16, ids, weights, shared_rows}, kFramePartial},
+          {FrameKind::ffn_request, {bf16, ids, weights}, kFramePartial | kFrameByMap},
+          {FrameKind::cancel, {}, kFramePartial},
           {FrameKind::ffn_request, {fp8, fp8_scale, ids, weights}},
           {FrameKind::canary, {fp8, mx_scale, ids, weights}},
           {FrameKind::canary_echo, {int8, int8_scale, ids, weights}},
@@ -145,6 +150,7 @@ TEST(Frame, RoundTripOfEveryPayloadKind) {
       for (const Case& item : cases) {
         FrameHeader header = request_header(rows);
         header.kind = item.kind;
+        header.flags = item.flags;
         header.capacity = rows;
         const auto layout = FrameLayout::create(header, item.payloads);
         ASSERT_TRUE(layout.has_value()) << layout.error().message;
@@ -190,7 +196,9 @@ TEST(Frame, HeaderFaultsAreNamed) {
       {4, 2, 1, "protocol 2.0 there, 1.0 here"},
       {6, 128, 2, "header of 128 bytes"},
       {8, 99, 2, "frame kind 99 is unknown"},
-      {10, 1, 2, "flags"},
+      {10, 4, 2, "header flags 0x4, known are 0x3"},
+      {10, 2, 2, "by_map without partial"},
+      {10, 1, 2, "a part (flag partial) without a routing"},
       {12, 12, 4, "says 12 bytes"},
       {44, 9, 4, "rows 9 exceed capacity 8"},
       {48, 65, 4, "at most 64 rows"},
@@ -289,7 +297,9 @@ TEST(Frame, PairRulesHoldAtTheSender) {
     std::vector<PayloadShape> payloads;
     const char* message;
     FrameKind kind = FrameKind::ffn_request;
+    uint16_t flags = 0;
   };
+  const PayloadShape shared_rows{PayloadRole::shared_rows, DType::u8, rows, 1};
   const Case cases[] = {
       {{e4m3}, "f8_e4m3 activation without activation_scale"},
       {{bf16, scale}, "activation_scale beside bf16"},
@@ -317,10 +327,22 @@ TEST(Frame, PairRulesHoldAtTheSender) {
       {{output}, "reply_times is missing", FrameKind::ffn_reply},
       {{bf16, output}, "exactly one of activation and output", FrameKind::canary},
       {{}, "settings is missing", FrameKind::hello},
+      {{bf16, ids, weights, shared_rows}, "shared_rows belongs to a part"},
+      {{bf16, ids, weights, shared_rows},
+       "shared_rows belongs to a part",
+       FrameKind::ffn_request,
+       kFramePartial | kFrameByMap},
+      {{bf16, ids, weights, {PayloadRole::shared_rows, DType::u8, 1, 1}},
+       "has 1 rows, expected 2",
+       FrameKind::ffn_request,
+       kFramePartial},
+      {{bf16, tokens}, "a part (flag partial) without a routing", FrameKind::ffn_request, kFramePartial},
+      {{}, "header flags 0x1 in a frame without rows", FrameKind::drain, kFramePartial},
   };
   for (const Case& item : cases) {
     FrameHeader header = request_header(rows);
     header.kind = item.kind;
+    header.flags = item.flags;
     const auto layout = FrameLayout::create(header, item.payloads);
     ASSERT_FALSE(layout.has_value()) << item.message;
     EXPECT_NE(layout.error().message.find(item.message), std::string::npos) << layout.error().message;

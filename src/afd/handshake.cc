@@ -267,12 +267,13 @@ Status send_refuse(Endpoint& endpoint, uint64_t session, uint32_t incarnation, c
 }
 
 Result<std::vector<std::byte>> make_canary(const SplitSettings& settings, uint64_t session,
-                                           uint32_t incarnation, uint16_t index) {
+                                           uint32_t incarnation, uint16_t index, bool part) {
   FrameHeader header = plain_header(FrameKind::canary, session, incarnation);
   header.layer = settings.moe_layers.front();
   header.tile = index;
   header.tiles = kNumCanaries;
   header.rows = header.capacity = kMaxTileRows;
+  if (part) header.flags = kFramePartial;
   const size_t values = size_t{kMaxTileRows} * settings.hidden_size;
   // Every byte of a value takes many values, and all of them are finite numbers.
   const auto value_at = [](size_t i) {
@@ -315,7 +316,8 @@ Result<std::vector<std::byte>> make_canary(const SplitSettings& settings, uint64
   }
   std::vector<int32_t> ids(size_t{kMaxTileRows} * std::max(settings.top_k, 1u));
   std::vector<float> weights(ids.size());
-  const uint32_t id_limit = settings.gate_on_attention ? settings.num_experts : settings.vocab_size;
+  const bool routed = settings.gate_on_attention || part;
+  const uint32_t id_limit = routed ? settings.num_experts : settings.vocab_size;
   for (size_t i = 0; i < ids.size(); ++i) {
     ids[i] = static_cast<int32_t>((i * 40503u) % id_limit);
     weights[i] = static_cast<float>(i % 7 + 1) / 8.0f;
@@ -328,9 +330,15 @@ Result<std::vector<std::byte>> make_canary(const SplitSettings& settings, uint64
                        .scales = scales.empty() ? nullptr : scales.data(),
                        .scale_stride = scales_a_row},
                 .routing = NoRouting{}};
-  if (settings.gate_on_attention) tile.routing = RoutingView{ids, weights, settings.top_k};
-  if (settings.token_ids) tile.routing = TokenIds{std::span(ids).first(kMaxTileRows)};
-  TANDEM_ASSIGN(const FrameLayout layout, request_layout(header, settings));
+  std::array<uint8_t, kMaxTileRows> shared_rows{};
+  const bool with_shared_rows = part && settings.shared_experts_on_ffn();
+  if (with_shared_rows) {
+    for (size_t row = 0; row < kMaxTileRows; ++row) shared_rows[row] = row % 3 == 0 ? 1 : 0;
+    tile.part.shared_rows = shared_rows;
+  }
+  if (routed) tile.routing = RoutingView{ids, weights, settings.top_k};
+  if (settings.token_ids && !routed) tile.routing = TokenIds{std::span(ids).first(kMaxTileRows)};
+  TANDEM_ASSIGN(const FrameLayout layout, request_layout(header, settings, with_shared_rows));
   std::vector<std::byte> frame(layout.total_bytes());
   write_request(tile, layout, settings, frame);
   return frame;
@@ -350,7 +358,7 @@ std::vector<std::byte> echo_canary(std::span<const std::byte> canary) {
 
 Result<FfnRankFacts> open_session(Endpoint& endpoint, const std::string& address,
                                   const SplitSettings& settings, const PeerIdentity& self, Instant deadline,
-                                  const std::atomic<bool>& stop) {
+                                  const std::atomic<bool>& stop, const SessionKind& kind) {
   TANDEM_TRY(
       send_settings(endpoint, plain_header(FrameKind::hello, 0, 0), encode_hello(self, settings), nullptr));
   FfnRankFacts facts;
@@ -377,8 +385,8 @@ Result<FfnRankFacts> open_session(Endpoint& endpoint, const std::string& address
   }
   for (uint16_t index = 0; index < kNumCanaries; ++index) {
     TANDEM_ASSIGN(const std::vector<std::byte> canary,
-                  make_canary(settings, facts.session, facts.incarnation, index));
-    TANDEM_TRY(send_when_possible(endpoint, Channel::request, canary, deadline, stop));
+                  make_canary(settings, facts.session, facts.incarnation, index, kind.parts));
+    TANDEM_TRY(send_when_possible(endpoint, kind.channel, canary, deadline, stop));
     TANDEM_ASSIGN(const Incoming incoming, receive_one(endpoint, address, "canary_echo", deadline, stop));
     TANDEM_ASSIGN(const FrameView frame, expect_frame(incoming, FrameKind::canary_echo, address));
     const std::vector<std::byte> wanted = echo_canary(canary);
@@ -414,15 +422,30 @@ Status FfnHandshake::on_frame(const FrameView& frame, Endpoint& endpoint) {
 Status FfnHandshake::on_hello(const FrameView& frame, Endpoint& endpoint) {
   TANDEM_ASSIGN(const Hello hello, decode_hello(text_of(frame, PayloadRole::settings)));
   peer_ = hello.peer;
-  if (peer_.role != "attention") return invalid(fmt::format("{} is not an attention rank", peer_.text()));
+  if (peer_.role != "attention" && !peer_is_ffn()) {
+    return invalid(fmt::format("{} is neither an attention rank nor an FFN rank", peer_.text()));
+  }
   if (Status same = compare_settings(settings_, self_, hello); !same) {
     misfit_ = true;
     return same;
   }
+  TANDEM_TRY(admit());
   greeted_ = true;
   const std::vector<uint32_t> words = encode_pieces(pieces_);
   return send_settings(endpoint, plain_header(FrameKind::hello_ack, session_, self_.incarnation),
                        encode_hello(self_, settings_), &words);
+}
+
+Status FfnHandshake::admit() const {
+  if (!peer_is_ffn()) return admission_.attention ? admission_.attention() : Status{};
+  if (!admission_.ffn_ranks) {
+    return invalid(fmt::format("{} wants to exchange rows, and {} does not: connector m2n needs no exchange; "
+                               "start all FFN ranks with the same connector",
+                               peer_.text(), self_.text()));
+  }
+  if (peer_.rank != self_.rank) return {};
+  return invalid(fmt::format("{} and {} have the same rank: list FFN addresses in order of rank",
+                             peer_.text(), self_.text()));
 }
 
 Status FfnHandshake::on_canary(const FrameView& frame) {
@@ -438,6 +461,8 @@ Status FfnHandshake::on_canary(const FrameView& frame) {
   }
   // The request canary must be a request that would be served; the reply canary has the reply's shape.
   if (header.tile == 0) {
+    if (peer_is_ffn() && (header.flags & kFramePartial) == 0)
+      return invalid("canary 0 of an FFN rank must be a part: that is what its requests are");
     TANDEM_TRY(read_request(frame, settings_));
   } else {
     const Descriptor* output = frame.find(PayloadRole::output);
@@ -453,7 +478,7 @@ Status FfnHandshake::on_canary(const FrameView& frame) {
 
 Status FfnHandshake::pump(Endpoint& endpoint) {
   if (echo_.empty()) return {};
-  const Status sent = send_bytes(endpoint, Channel::request, echo_);
+  const Status sent = send_bytes(endpoint, channel(), echo_);
   if (!sent && sent.error().code == ErrorCode::would_block) return {};
   echo_.clear();
   return sent;

@@ -1,6 +1,7 @@
-// Handshake: how an attention rank and an FFN rank make sure that they fit, before any request is served.
+// Handshake: how an attention rank and an FFN rank, or two FFN ranks, make sure that they fit, before any
+// request is served.
 //
-//   attention                         FFN
+//   attention (or FFN)                FFN
 //   hello: identity, settings    ->
 //                                <-   hello_ack: identity, settings, pieces, session   (or refuse, naming the
 //                                key)
@@ -8,13 +9,14 @@
 //                                <-   canary_echo: the same bytes
 //
 // Both sides compare; a difference names the key, both values and both peers. Canaries have the largest size
-// that requests and replies of the session can have and go over the request channel: what carried them
+// that requests and replies of the session can have and go over the channel of its requests: what carried them
 // carries work. `numerics_id` is compared always; a difference is refused with deterministic sums and logged
 // otherwise.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,26 +61,40 @@ Status compare_settings(const SplitSettings& ours, const PeerIdentity& self, con
 Status send_plain(Endpoint& endpoint, FrameKind kind, uint64_t session, uint32_t incarnation);
 Status send_refuse(Endpoint& endpoint, uint64_t session, uint32_t incarnation, const Error& error);
 
+// How requests of a session travel, beyond what the settings say.
+struct SessionKind {
+  Channel channel = Channel::request;  // exchange: between FFN ranks
+  bool parts = false;                  // requests are parts (kFramePartial); their canary is one
+};
+
 // The canaries of a session: the request (with its routing kind), and the reply.
 inline constexpr uint16_t kNumCanaries = 2;
 Result<std::vector<std::byte>> make_canary(const SplitSettings& settings, uint64_t session,
-                                           uint32_t incarnation, uint16_t index);
+                                           uint32_t incarnation, uint16_t index, bool part = false);
 // The echo of a canary: the same bytes, kind canary_echo.
 std::vector<std::byte> echo_canary(std::span<const std::byte> canary);
 
-// Attention's side: performs the handshake on a new connection; the calling thread becomes the poller. Blocks
+// The side that connects: performs the handshake on a new connection; the calling thread becomes the poller.
+// Blocks
 // until done, until `deadline`, or until `stop`. Errors that another try cannot mend have the codes
 // invalid_argument, unsupported or data_loss; unavailable and deadline_exceeded may go away.
 Result<FfnRankFacts> open_session(Endpoint& endpoint, const std::string& address,
                                   const SplitSettings& settings, const PeerIdentity& self, Instant deadline,
-                                  const std::atomic<bool>& stop);
+                                  const std::atomic<bool>& stop, const SessionKind& kind = {});
 
-// FFN's side of one connection: fed with frames by the I/O thread, never blocks.
+// Whom an FFN rank lets in, beyond who fits. Called by its I/O thread.
+struct FfnAdmission {
+  bool ffn_ranks = false;  // other FFN ranks, to exchange rows
+  // Why attention ranks must come again later; a value when they may come now. Empty: always.
+  std::function<Status()> attention = {};
+};
+
+// The side of an FFN rank that was connected to: fed with frames by the I/O thread, never blocks.
 class FfnHandshake {
  public:
   FfnHandshake(const SplitSettings& settings, const PeerIdentity& self, std::span<const Piece> pieces,
-               uint64_t session)
-      : settings_(settings), self_(self), pieces_(pieces), session_(session) {}
+               uint64_t session, const FfnAdmission& admission)
+      : settings_(settings), self_(self), pieces_(pieces), session_(session), admission_(admission) {}
 
   // All canaries were echoed: requests may be served.
   bool done() const { return canaries_ == kNumCanaries && echo_.empty(); }
@@ -86,6 +102,9 @@ class FfnHandshake {
   // The peer's settings differ: it was refused for that, and no other try would go better.
   bool misfit() const { return misfit_; }
   const PeerIdentity& peer() const { return peer_; }
+  bool peer_is_ffn() const { return peer_.role == "ffn"; }
+  // Where canaries, requests and replies travel.
+  Channel channel() const { return peer_is_ffn() ? Channel::exchange : Channel::request; }
 
   // One frame of an unfinished handshake. An error is the reason to refuse the connection.
   Status on_frame(const FrameView& frame, Endpoint& endpoint);
@@ -94,12 +113,14 @@ class FfnHandshake {
 
  private:
   Status on_hello(const FrameView& frame, Endpoint& endpoint);
+  Status admit() const;
   Status on_canary(const FrameView& frame);
 
   const SplitSettings& settings_;
   const PeerIdentity& self_;
   std::span<const Piece> pieces_;
   uint64_t session_;
+  const FfnAdmission& admission_;
   PeerIdentity peer_;
   bool greeted_ = false, misfit_ = false;
   uint16_t canaries_ = 0;

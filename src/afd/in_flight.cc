@@ -20,7 +20,7 @@ InFlightRequest* InFlightTable::open(const FfnRequest& request, Instant at) {
   entry.ticket = serial * entries_.size() + static_cast<uint64_t>(free - entries_.begin());
   entry.attempt = static_cast<uint16_t>(serial);
   entry.request = request;
-  entry.row_index = {};
+  entry.part = {};
   entry.tiles = (request.rows + kMaxTileRows - 1) / kMaxTileRows;
   entry.sent = entry.answered = 0;
   entry.got.assign(entry.tiles, false);
@@ -36,7 +36,7 @@ void InFlightTable::close(InFlightRequest& entry) {
   if (entry.is_prefill()) prefill_unanswered_ -= entry.sent - entry.answered;
   entry.used = false;
   entry.request = {};
-  entry.row_index = {};
+  entry.part = {};
   --in_flight_;
 }
 

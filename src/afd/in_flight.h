@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "afd/frame.h"
+#include "afd/tile_frame.h"
 #include "base/clock.h"
 #include "moe/ffn_port.h"
 
@@ -22,7 +23,7 @@ struct InFlightRequest {
   Ticket ticket = 0;
   uint16_t attempt = 0;
   FfnRequest request;
-  std::span<const uint32_t> row_index;  // [request.rows]: which rows of request.in; empty: the first ones
+  RequestPart part;                     // which rows of request.in, and how they travel
   uint32_t tiles = 0;                   // of kMaxTileRows rows, the last one may have fewer
   uint32_t sent = 0;                    // tiles [0, sent) were sent
   uint32_t answered = 0;                // how many

@@ -28,7 +28,8 @@ FrameHeader RemoteFfn::Impl::tile_header(const InFlightRequest& entry, uint32_t 
   header.lane = request.lane;
   header.tile = static_cast<uint16_t>(tile);
   header.tiles = static_cast<uint16_t>(entry.tiles);
-  header.map_epoch = epoch;
+  header.flags = entry.part.flags;
+  header.map_epoch = entry.part.map_epoch != 0 ? entry.part.map_epoch : epoch;
   header.rows = entry.tile_rows(tile);
   header.capacity = std::min(kMaxTileRows, request.capacity - entry.tile_begin(tile));
   header.attempt = entry.attempt;
@@ -40,14 +41,17 @@ Status RemoteFfn::Impl::send_tile(InFlightRequest& entry) {
   const uint32_t tile = entry.sent;
   const FfnRequest& request = entry.request;
   TileView view{.header = tile_header(entry, tile), .in = request.in, .routing = {}};
-  if (entry.row_index.empty()) {
+  const bool shared_rows = !entry.part.shared_rows.empty();
+  if (shared_rows)
+    view.part.shared_rows = entry.part.shared_rows.subspan(entry.tile_begin(tile), view.header.rows);
+  if (entry.part.row_index.empty()) {
     view.in = rows_from(request.in, entry.tile_begin(tile));
   } else {
-    view.row_index = entry.row_index.subspan(entry.tile_begin(tile), view.header.rows);
+    view.part.row_index = entry.part.row_index.subspan(entry.tile_begin(tile), view.header.rows);
   }
   view.routing = slice_routing(request.routing, entry.tile_begin(tile), view.header.rows);
-  TANDEM_ASSIGN(const FrameLayout layout, request_layout(view.header, options.settings));
-  TANDEM_ASSIGN(const SendSlot slot, endpoint->acquire(Channel::request, layout.total_bytes()));
+  TANDEM_ASSIGN(const FrameLayout layout, request_layout(view.header, options.settings, shared_rows));
+  TANDEM_ASSIGN(const SendSlot slot, endpoint->acquire(session_kind.channel, layout.total_bytes()));
   write_request(view, layout, options.settings, slot.bytes);
   return endpoint->commit(slot, layout.total_bytes());
 }
@@ -97,7 +101,7 @@ Result<std::unique_ptr<RemoteFfn>> RemoteFfn::start(const RemoteFfnOptions& opti
     return make_error(
         ErrorCode::unsupported,
         fmt::format(
-            "{} FFN addresses: connector p2p takes one; use m2n with the gate on attention for several",
+            "{} FFN addresses: one connection takes one; make_connector for several",
             options.addresses.size()));
   }
   if (options.max_in_flight == 0 || options.slots_per_channel == 0) {
@@ -154,12 +158,12 @@ int RemoteFfn::wait_fd() const {
 }
 
 Result<Ticket> RemoteFfn::submit(const FfnRequest& request) {
-  return submit(request, {});
+  return submit(request, RequestPart{});
 }
 
-Result<Ticket> RemoteFfn::submit(const FfnRequest& request, std::span<const uint32_t> row_index) {
+Result<Ticket> RemoteFfn::submit(const FfnRequest& request, const RequestPart& part) {
   Impl& state = *impl_;
-  TANDEM_TRY(check_request(request, state.options.settings));
+  TANDEM_TRY(check_request(request, state.options.settings, part));
   const std::lock_guard lock(state.mutex);
   if (state.link != Impl::Link::up) return std::unexpected(state.reason);
   // One completion a request: the list never outgrows its reservation.
@@ -173,7 +177,7 @@ Result<Ticket> RemoteFfn::submit(const FfnRequest& request, std::span<const uint
     return state.completions.back().ticket;
   }
   InFlightRequest* entry = state.table.open(request, now());
-  entry->row_index = row_index;
+  entry->part = part;
   const Ticket ticket = entry->ticket;
   state.pump();
   return ticket;
@@ -213,6 +217,11 @@ Status RemoteFfn::health() const {
   const std::lock_guard lock(impl_->mutex);
   if (impl_->link == Impl::Link::up) return {};
   return make_error(ErrorCode::unavailable, impl_->reason.message);
+}
+
+bool RemoteFfn::up() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->link == Impl::Link::up;
 }
 
 RemoteFfnStats RemoteFfn::stats() const {

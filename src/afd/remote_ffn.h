@@ -1,5 +1,5 @@
-// RemoteFfn: the FfnPort whose experts live in one FFN process: connector p2p with one FFN rank, and each of
-// the connections of connector m2n (see m2n_ffn.h). A request is cut
+// RemoteFfn: the FfnPort whose experts live in one FFN process: connector p2p with one FFN rank, each of the
+// connections of a MultiRankFfn, and each of those between FFN ranks (ffn/exchange_links.h). A request is cut
 // into tiles of at most 64 rows, written straight into the endpoint's slots under its credits; what finds no
 // credit waits here and leaves as replies come back, so a request may have any number of tiles.
 //
@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "afd/split_settings.h"
+#include "afd/tile_frame.h"
 #include "afd/topology.h"
 #include "moe/expert_map.h"
 #include "moe/ffn_port.h"
@@ -25,12 +27,17 @@
 namespace tandem {
 
 struct RemoteFfnOptions {
-  std::vector<std::string> addresses;  // of FFN rank 0, 1, ...; RemoteFfn takes one, M2nFfn any number
+  std::vector<std::string> addresses;  // of FFN rank 0, 1, ...; RemoteFfn takes one, MultiRankFfn any number
   uint32_t ffn_rank = 0;               // that the peer must be
   // The peer may hold any part of the experts: whoever owns the connection assembles the map. A rank that
   // comes back must hold what it held before.
   bool holds_part = false;
-  uint32_t attention_rank = 0;
+  // Of this side: an attention rank, or an FFN rank that sends parts of rows to another one over Channel::exchange.
+  std::string role = "attention";
+  uint32_t attention_rank = 0;  // its number within its role
+  // Called whenever a completion was added, by any thread and under this object's lock: it must not call back.
+  // For an owner that waits for something else than `wait_fd`. May be empty.
+  std::function<void()> notify = {};
   SplitSettings settings;
   uint32_t slots_per_channel = 8;  // credits in each direction: two lanes of tiles with room to spare
   uint32_t max_in_flight = 256;    // requests; `submit` answers would_block beyond
@@ -69,15 +76,16 @@ class RemoteFfn final : public FfnPort {
 
   const FfnTraits& traits() const override;
   Result<Ticket> submit(const FfnRequest& request) override;
-  // A request of the rows row_index[0], row_index[1], ... of request.in; everything else of the request is in
-  // that order. `row_index` [rows] stays valid until completion.
-  Result<Ticket> submit(const FfnRequest& request, std::span<const uint32_t> row_index);
+  // A request that is a part of a larger one: of the rows part.row_index[0], part.row_index[1], ... of
+  // request.in; everything else is in that order. What `part` points to stays valid until completion.
+  Result<Ticket> submit(const FfnRequest& request, const RequestPart& part);
   size_t poll(std::span<Completion> out) override;
   void cancel(Ticket ticket) override;
   int wait_fd() const override;
   Status health() const override;
 
   // Any thread.
+  bool up() const;  // requests are taken now
   RemoteFfnStats stats() const;
   FfnRankFacts peer() const;                     // as of the last handshake
   std::string transport() const;                 // "tcp", "ucx", "shm", "inproc"

@@ -39,7 +39,8 @@ struct RemoteFfn::Impl {
   Impl(const RemoteFfnOptions& given, Poller io_poller, int completion_fd)
       : options(given),
         traits(given.settings.traits()),
-        self(make_identity("attention", given.attention_rank)),
+        self(make_identity(given.role, given.attention_rank)),
+        session_kind(kind_of(given)),
         label(fmt::format("FFN rank {} at {}", given.ffn_rank, given.addresses.front())),
         poller(std::move(io_poller)),
         event_fd(completion_fd),
@@ -49,6 +50,11 @@ struct RemoteFfn::Impl {
     endpoint_options.silence_limit = options.silence_limit;
     endpoint_options.connect_limit = std::min(kLongestConnect, options.handshake_limit);
     completions.reserve(options.max_in_flight);
+  }
+  static SessionKind kind_of(const RemoteFfnOptions& options) {
+    const bool exchange = options.role == "ffn";
+    return {.channel = exchange ? Channel::exchange : Channel::request,
+            .parts = exchange || (options.holds_part && options.settings.gate_on_attention)};
   }
   ~Impl() {
     stop.store(true);
@@ -74,6 +80,7 @@ struct RemoteFfn::Impl {
   void signal() {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t put = write(event_fd, &one, sizeof one);  // full: it is readable already
+    if (options.notify) options.notify();
   }
 
   // remote_ffn.cc
@@ -106,6 +113,7 @@ struct RemoteFfn::Impl {
   const RemoteFfnOptions options;
   const FfnTraits traits;
   const PeerIdentity self;
+  const SessionKind session_kind;
   const std::string label;  // "FFN rank 0 at tcp://host:7000"
   EndpointOptions endpoint_options;
   Poller poller;

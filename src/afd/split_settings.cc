@@ -98,6 +98,12 @@ Status SplitSettings::validate() const {
   if (reply_dtype != DType::f64 && reply_dtype != DType::bf16 && reply_dtype != DType::f32) {
     return refuse(fmt::format("reply dtype {}: bf16 or f32 would do", dtype_name(reply_dtype)));
   }
+  if (num_ffn_ranks == 0 || num_ffn_ranks > UINT16_MAX) {
+    return make_error(ErrorCode::invalid_argument, fmt::format("afd: {} FFN ranks", num_ffn_ranks));
+  }
+  if (connector != "p2p" && connector != "m2n" && connector != "auto") {
+    return refuse(fmt::format("connector {} between processes: p2p, m2n or auto would do", connector));
+  }
   if (token_ids && gate_on_attention) {
     return refuse(
         "token ids beside compute_gate_on_attention: the routing already says which experts, send one of "
@@ -153,6 +159,8 @@ std::vector<Setting> list_settings(const SplitSettings& s) {
       {"gate", placement(s.gate_on_attention), "set compute_gate_on_attention alike on both sides"},
       {"shared_experts", placement(s.shared_experts_on_attention),
        "set compute_shared_experts_on_attention alike on both sides"},
+      {"num_ffn_ranks", fmt::format("{}", s.num_ffn_ranks), "name the same FFN ranks on all ranks"},
+      {"connector", s.num_ffn_ranks > 1 ? s.connector : "any", "set connector alike on all ranks"},
       {"token_ids", s.token_ids ? "yes" : "no", "set send_token_ids alike on both sides"},
       {"compute_dtype", std::string(dtype_name(s.compute_dtype)), "set compute_dtype alike on both sides"},
       {"activation_dtype",

@@ -26,6 +26,9 @@ struct SplitSettings {
 
   bool gate_on_attention = false;
   bool shared_experts_on_attention = false;
+  // FFN ranks of the deployment, and how attention reaches their experts (with one rank there is one way).
+  uint32_t num_ffn_ranks = 1;
+  std::string connector = "p2p";  // p2p, m2n or auto
   bool token_ids = false;  // token ids travel beside the activation; only with the gate on FFN
   DType compute_dtype = DType::bf16;
   DType activation_dtype =
@@ -46,6 +49,8 @@ struct SplitSettings {
   FfnTraits traits() const;
   ExpertMapShape map_shape() const;
   bool is_moe_layer(uint32_t layer) const;
+  // The model has shared experts, and FFN ranks add them.
+  bool shared_experts_on_ffn() const { return !shared_experts_on_attention && shared_intermediate_size > 0; }
 
   // Endpoint options for these settings: slots that hold the largest tile in either direction and a
   // handshake. `slots`: credits in each direction.

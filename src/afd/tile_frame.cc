@@ -22,7 +22,9 @@ std::string_view routing_name(const RoutingRef& routing) {
   return kNames[routing.index()];
 }
 
-size_t expected_kind(const SplitSettings& settings) {
+// A part was routed by whoever dispatched.
+size_t expected_kind(const SplitSettings& settings, bool partial) {
+  if (partial) return 2;
   return settings.gate_on_attention ? 2 : settings.token_ids ? 1 : 0;
 }
 
@@ -38,7 +40,27 @@ Status check_token_ids(const TokenIds& tokens, uint32_t rows, const SplitSetting
   return {};
 }
 
-Status check_routing(const RoutingView& routing, uint32_t rows, const SplitSettings& settings) {
+Status check_shared_rows(const RoutingView& routing, uint32_t rows, const SplitSettings& settings,
+                         std::span<const uint8_t> shared_rows) {
+  if (!shared_rows.empty() && !settings.shared_experts_on_ffn()) {
+    return invalid("shared_rows, and FFN ranks add no shared experts in the placement agreed on");
+  }
+  if (!shared_rows.empty() && shared_rows.size() != rows)
+    return invalid(fmt::format("shared_rows of {} for {} rows", shared_rows.size(), rows));
+  for (uint32_t row = 0; row < rows; ++row) {
+    const uint8_t shared = shared_rows.empty() ? 0 : shared_rows[row];
+    if (shared > 1) return invalid(fmt::format("row {}: shared_rows is {}, 0 or 1 would do", row, shared));
+    const auto weights = routing.weights.subspan(size_t{row} * routing.top_k, routing.top_k);
+    if (shared == 0 && std::ranges::all_of(weights, [](float weight) { return weight == 0.0f; })) {
+      return invalid(fmt::format(
+          "row {}: all weights are 0 and no shared experts are wanted: a row without work", row));
+    }
+  }
+  return {};
+}
+
+Status check_routing(const RoutingView& routing, uint32_t rows, const SplitSettings& settings,
+                     const RequestPart& part) {
   if (routing.top_k != settings.top_k) {
     return invalid(fmt::format("routing with top_k {}, the model has {}", routing.top_k, settings.top_k));
   }
@@ -47,7 +69,10 @@ Status check_routing(const RoutingView& routing, uint32_t rows, const SplitSetti
     return invalid(fmt::format("{} expert ids and {} weights for {} rows of top_k {}", routing.ids.size(),
                                routing.weights.size(), rows, routing.top_k));
   }
-  return validate_routing(settings.num_experts, routing.top_k, routing.ids, routing.weights);
+  const bool own_slots_only = part.is_partial() && !part.by_map();
+  TANDEM_TRY(validate_routing(settings.num_experts, routing.top_k, routing.ids, routing.weights,
+                              own_slots_only ? EmptyRows::allowed : EmptyRows::refused));
+  return own_slots_only ? check_shared_rows(routing, rows, settings, part.shared_rows) : Status{};
 }
 
 template <class T>
@@ -97,19 +122,20 @@ void write_times(const FrameLayout& layout, const FfnTimes& times, std::span<std
 
 }  // namespace
 
-Status check_routing_values(const RoutingRef& routing, uint32_t rows, const SplitSettings& settings) {
+Status check_routing_values(const RoutingRef& routing, uint32_t rows, const SplitSettings& settings,
+                            const RequestPart& part) {
   constexpr std::array<std::string_view, 3> kWanted = {"no routing", "token ids", "expert ids and weights"};
-  const size_t wanted = expected_kind(settings);
+  const size_t wanted = expected_kind(settings, part.is_partial());
   if (routing.index() != wanted) {
     return invalid(fmt::format("the request carries {}, the placement agreed on asks for {}",
                                routing_name(routing), kWanted[wanted]));
   }
   if (const auto* tokens = std::get_if<TokenIds>(&routing)) return check_token_ids(*tokens, rows, settings);
-  if (const auto* view = std::get_if<RoutingView>(&routing)) return check_routing(*view, rows, settings);
+  if (const auto* view = std::get_if<RoutingView>(&routing)) return check_routing(*view, rows, settings, part);
   return {};
 }
 
-Status check_request(const FfnRequest& request, const SplitSettings& settings) {
+Status check_request(const FfnRequest& request, const SplitSettings& settings, const RequestPart& part) {
   if (!settings.is_moe_layer(request.layer))
     return invalid(fmt::format("layer {} has no experts", request.layer));
   if (request.rows > request.capacity || request.rows > kMaxRequestRows) {
@@ -126,7 +152,7 @@ Status check_request(const FfnRequest& request, const SplitSettings& settings) {
   if (request.out.bytes < dtype_bytes(settings.reply_dtype, size_t{request.rows} * settings.hidden_size)) {
     return invalid(fmt::format("{} bytes for a reply of {} rows", request.out.bytes, request.rows));
   }
-  return check_routing_values(request.routing, request.rows, settings);
+  return check_routing_values(request.routing, request.rows, settings, part);
 }
 
 RoutingRef slice_routing(const RoutingRef& routing, uint32_t begin, uint32_t rows) {
@@ -139,27 +165,29 @@ RoutingRef slice_routing(const RoutingRef& routing, uint32_t begin, uint32_t row
   return NoRouting{};
 }
 
-Result<FrameLayout> request_layout(const FrameHeader& header, const SplitSettings& settings) {
-  std::array<PayloadShape, 4> shapes;
+Result<FrameLayout> request_layout(const FrameHeader& header, const SplitSettings& settings,
+                                   bool shared_rows) {
+  std::array<PayloadShape, 5> shapes;
   size_t count = 0;
   shapes[count++] = {PayloadRole::activation, settings.activation_dtype, header.rows, settings.hidden_size};
   if (const ActivationFormat format = settings.activation_format; is_quantized(format)) {
     shapes[count++] = {PayloadRole::activation_scale, scale_dtype(format), header.rows,
                        scale_cols(format, settings.hidden_size), log2_scale_block(format)};
   }
-  if (settings.gate_on_attention) {
+  if (settings.gate_on_attention || (header.flags & kFramePartial) != 0) {
     shapes[count++] = {PayloadRole::expert_ids, DType::i32, header.rows, settings.top_k};
     shapes[count++] = {PayloadRole::expert_weights, DType::f32, header.rows, settings.top_k};
   } else if (settings.token_ids) {
     shapes[count++] = {PayloadRole::token_ids, DType::i32, header.rows, 1};
   }
+  if (shared_rows) shapes[count++] = {PayloadRole::shared_rows, DType::u8, header.rows, 1};
   return FrameLayout::create(header, std::span(shapes).first(count));
 }
 
 void write_request(const TileView& tile, const FrameLayout& layout, const SplitSettings& settings,
                    std::span<std::byte> frame) {
   layout.encode(frame);
-  gather_rows(tile.in, tile.row_index, tile.header.rows, settings.hidden_size,
+  gather_rows(tile.in, tile.part.row_index, tile.header.rows, settings.hidden_size,
               layout.payload(frame, PayloadRole::activation).data(),
               layout.payload(frame, PayloadRole::activation_scale).data());
   if (const auto* tokens = std::get_if<TokenIds>(&tile.routing)) {
@@ -168,6 +196,7 @@ void write_request(const TileView& tile, const FrameLayout& layout, const SplitS
     copy_into(layout.payload(frame, PayloadRole::expert_ids), routing->ids);
     copy_into(layout.payload(frame, PayloadRole::expert_weights), routing->weights);
   }
+  copy_into(layout.payload(frame, PayloadRole::shared_rows), tile.part.shared_rows);
 }
 
 Result<TileView> read_request(const FrameView& frame, const SplitSettings& settings) {
@@ -193,15 +222,21 @@ Result<TileView> read_request(const FrameView& frame, const SplitSettings& setti
   TANDEM_TRY(check_contiguous(frame, PayloadRole::token_ids));
   TANDEM_TRY(check_contiguous(frame, PayloadRole::expert_ids));
   TANDEM_TRY(check_contiguous(frame, PayloadRole::expert_weights));
+  TANDEM_TRY(check_contiguous(frame, PayloadRole::shared_rows));
   TANDEM_ASSIGN(const ActivationView in, activation_of(frame, *activation, settings));
-  TileView tile{.header = header, .in = in, .routing = NoRouting{}};
+  TileView tile{.header = header,
+                .in = in,
+                .routing = NoRouting{},
+                .part = {.flags = header.flags,
+                         .map_epoch = header.map_epoch,
+                         .shared_rows = typed<uint8_t>(frame.payload(PayloadRole::shared_rows))}};
   if (frame.find(PayloadRole::token_ids) != nullptr) {
     tile.routing = TokenIds{typed<int32_t>(frame.payload(PayloadRole::token_ids))};
   } else if (const Descriptor* ids = frame.find(PayloadRole::expert_ids); ids != nullptr) {
     tile.routing = RoutingView{typed<int32_t>(frame.payload(PayloadRole::expert_ids)),
                                typed<float>(frame.payload(PayloadRole::expert_weights)), ids->cols};
   }
-  TANDEM_TRY(check_routing_values(tile.routing, header.rows, settings));
+  TANDEM_TRY(check_routing_values(tile.routing, header.rows, settings, tile.part));
   return tile;
 }
 

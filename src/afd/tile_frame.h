@@ -13,12 +13,25 @@
 
 namespace tandem {
 
+// How a request, or a tile of it, is one rank's part of a larger one.
+struct RequestPart {
+  std::span<const uint32_t> row_index = {};   // [rows]: which rows of the activation; empty: the first ones
+  uint16_t flags = 0;                         // kFramePartial, kFrameByMap
+  uint32_t map_epoch = 0;                     // of the map that made the part
+  std::span<const uint8_t> shared_rows = {};  // [rows]: where the receiver adds shared experts; empty: nowhere
+
+  bool is_partial() const { return (flags & kFramePartial) != 0; }
+  bool by_map() const { return (flags & kFrameByMap) != 0; }
+};
+
 // Names the first row and value that is wrong: a payload that does not fit the settings, an expert or token
-// id out of range, a weight that is not finite, a row whose weights are all 0.
-Status check_routing_values(const RoutingRef& routing, uint32_t rows, const SplitSettings& settings);
+// id out of range, a weight that is not finite, a row whose weights are all 0 (in a part: and that wants no
+// shared experts either), a wrong shared_rows.
+Status check_routing_values(const RoutingRef& routing, uint32_t rows, const SplitSettings& settings,
+                            const RequestPart& part = {});
 
 // A request as the FfnPort takes it, before it is sent: layer, rows, dtypes, sizes, routing.
-Status check_request(const FfnRequest& request, const SplitSettings& settings);
+Status check_request(const FfnRequest& request, const SplitSettings& settings, const RequestPart& part = {});
 
 // The part of a routing that belongs to rows [begin, begin + rows).
 RoutingRef slice_routing(const RoutingRef& routing, uint32_t begin, uint32_t rows);
@@ -29,12 +42,12 @@ struct TileView {
                        // row_class
   ActivationView in;   // [rows, hidden]
   RoutingRef routing;  // of these rows
-  std::span<const uint32_t> row_index =
-      {};  // [rows]: which rows of `in`, when sending; empty: the first ones
+  RequestPart part = {};  // its flags and epoch are the header's; row_index only when sending
 };
 
-// Layout of a request (or canary) with `header.rows` rows.
-Result<FrameLayout> request_layout(const FrameHeader& header, const SplitSettings& settings);
+// Layout of a request (or canary) with `header.rows` rows; `shared_rows`: with that payload.
+Result<FrameLayout> request_layout(const FrameHeader& header, const SplitSettings& settings,
+                                   bool shared_rows = false);
 // Writes the tile as `layout` says; `frame` has at least layout.total_bytes(). Values were checked by the
 // caller.
 void write_request(const TileView& tile, const FrameLayout& layout, const SplitSettings& settings,

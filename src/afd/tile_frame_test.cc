@@ -232,7 +232,30 @@ TEST(TileFrame, ValuesAreChecked) {
   EXPECT_NE(check_routing_values(NoRouting{}, 1, settings).error().message.find("no routing"),
             std::string::npos);
 
+  // A part: wherever the gate is, a row may have no slot here if it wants its shared experts.
   settings.gate_on_attention = false;
+  settings.shared_intermediate_size = 8;
+  const auto check_part = [&](std::vector<float> weights, std::vector<uint8_t> shared_rows,
+                              uint16_t flags = kFramePartial) {
+    const std::vector<int32_t> ids = {0, 1, 2, 3};
+    const auto status = check_routing_values(RoutingView{ids, weights, 2}, 2, settings,
+                                             {.flags = flags, .shared_rows = shared_rows});
+    return status ? std::string() : status.error().message;
+  };
+  EXPECT_EQ(check_part({1, 0, 0, 0}, {0, 1}), "");
+  EXPECT_EQ(check_part({1, 0, 0, 1}, {}), "");
+  EXPECT_NE(check_part({1, 0, 0, 0}, {1, 0}).find("row 1: all weights are 0 and no shared experts"),
+            std::string::npos);
+  EXPECT_NE(check_part({1, 0, 0, 0}, {}).find("a row without work"), std::string::npos);
+  EXPECT_NE(check_part({1, 0, 0, 1}, {0, 2}).find("shared_rows is 2"), std::string::npos);
+  EXPECT_NE(check_part({1, 0, 0, 1}, {1}).find("shared_rows of 1"), std::string::npos);
+  EXPECT_NE(check_part({1, 0, 0, 0}, {}, kFramePartial | kFrameByMap).find("all weights of row 1 are 0"),
+            std::string::npos);
+  EXPECT_NE(check_part({1, 0, 0, 1}, {}, 0).find("the placement agreed on asks for no routing"),
+            std::string::npos);
+  settings.shared_experts_on_attention = true;
+  EXPECT_NE(check_part({1, 0, 0, 1}, {0, 1}).find("FFN ranks add no shared experts"), std::string::npos);
+
   const std::vector<int32_t> tokens = {0, 49};
   EXPECT_FALSE(
       check_routing_values(TokenIds{tokens}, 2, settings).has_value());  // nobody asked for token ids

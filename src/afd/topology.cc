@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "afd/frame.h"
+
 namespace tandem {
 namespace {
 
@@ -68,6 +70,19 @@ Result<std::vector<Piece>> decode_pieces(std::span<const uint32_t> words, uint16
     }
   }
   return pieces;
+}
+
+uint32_t map_epoch(std::span<const FfnRankFacts> ranks) {
+  std::vector<const FfnRankFacts*> ordered;
+  for (const FfnRankFacts& facts : ranks) ordered.push_back(&facts);
+  std::ranges::sort(ordered, {}, [](const FfnRankFacts* facts) { return facts->rank; });
+  uint32_t crc = 0;
+  for (const FfnRankFacts* facts : ordered) {
+    crc = crc32c(std::as_bytes(std::span(&facts->rank, 1)), crc);
+    const std::vector<uint32_t> words = encode_pieces(facts->pieces);
+    crc = crc32c(std::as_bytes(std::span(words)), crc);
+  }
+  return std::max(crc, 1u);
 }
 
 Result<ExpertMap> assemble_topology(const SplitSettings& settings, std::span<const FfnRankFacts> ranks,

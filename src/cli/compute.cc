@@ -11,6 +11,8 @@ Placement Placement::from(const Settings& settings) {
   placement.gate_on_attention = settings.afd.compute_gate_on_attention;
   placement.shared_experts_on_attention = settings.shared_experts_on_attention();
   placement.send_token_ids = settings.afd.send_token_ids;
+  placement.num_ffn_ranks = static_cast<uint32_t>(std::max<int64_t>(1, settings.ffn_ranks()));
+  if (settings.afd.connector != "local") placement.connector = settings.afd.connector;
   placement.sum_mode = settings.engine.deterministic ? SumMode::deterministic : SumMode::plain;
   placement.compute_dtype = settings.engine.compute_dtype == "bf16" ? DType::bf16 : DType::f32;
   placement.reply_dtype = settings.engine.deterministic ? DType::f64 : placement.compute_dtype;
@@ -54,6 +56,8 @@ Result<SplitSettings> split_settings(const std::string& model_path, const ModelC
   settings.gate_on_attention = placement.gate_on_attention;
   settings.shared_experts_on_attention = placement.shared_experts_on_attention;
   settings.token_ids = placement.send_token_ids;
+  settings.num_ffn_ranks = placement.num_ffn_ranks;
+  settings.connector = placement.connector;
   settings.set_dtypes(placement.compute_dtype, placement.sum_mode, placement.activation_format);
   settings.numerics_id = table.numerics_id;
   TANDEM_TRY(settings.validate());

@@ -17,6 +17,8 @@ struct Placement {
   bool gate_on_attention = false;
   bool shared_experts_on_attention = false;
   bool send_token_ids = false;
+  uint32_t num_ffn_ranks = 1;
+  std::string connector = "p2p";
   SumMode sum_mode = SumMode::plain;
   DType compute_dtype = DType::bf16;
   DType reply_dtype = DType::bf16;

@@ -208,7 +208,7 @@ struct FfnWorker::Impl {
       any = true;
       const uint64_t id = uint64_t{self.incarnation} << 32 | next_session++;
       auto session =
-          std::make_shared<Session>(id, std::move(*accepted), options.settings, self, options.pieces);
+          std::make_shared<Session>(id, std::move(*accepted), options.settings, self, options.pieces, admission);
       session->phase_limit = now() + options.hello_limit;
       if (!poller.add(session->endpoint().fd(), id)) {
         log_warning(session->peer_text() + ": no file descriptors left, connection dropped");
@@ -276,7 +276,7 @@ struct FfnWorker::Impl {
     }
     const FrameKind kind = frame->header.kind;
     const bool bulk = kind == FrameKind::ffn_request || kind == FrameKind::canary;
-    if (incoming.channel != (bulk ? Channel::request : Channel::control)) {
+    if (incoming.channel != (bulk ? session->channel() : Channel::control)) {
       return refuse(session, {ErrorCode::invalid_argument,
                               fmt::format("{} over the wrong channel", frame_kind_name(kind))});
     }
@@ -313,11 +313,8 @@ struct FfnWorker::Impl {
     const Instant arrived = now();
     const auto tile = read_request(frame, options.settings);
     if (!tile) return reject(session, frame.header, tile.error(), incoming);
-    if (const auto* routing = std::get_if<RoutingView>(&tile->routing)) {
-      if (const Status here = held.check(frame.header.layer, *routing); !here) {
-        return reject(session, frame.header, here.error(), incoming);
-      }
-    }
+    if (const Status fits = check_work(*session, *tile); !fits)
+      return reject(session, frame.header, fits.error(), incoming);
     if (frame.header.rows == 0) {
       {
         const std::lock_guard lock(stats_mutex);
@@ -332,6 +329,17 @@ struct FfnWorker::Impl {
            {ErrorCode::resource_exhausted,
             fmt::format("{} tiles of this client wait already, its quota", options.max_waiting_tiles)},
            incoming);
+  }
+
+  // Whether what the tile wants is this rank's to do.
+  Status check_work(const Session&, const TileView& tile) const {
+    const bool partial = tile.part.is_partial();
+    if (partial && !options.settings.gate_on_attention) {
+      return make_error(ErrorCode::invalid_argument,
+                        "a part (flag partial) from attention, and the gate is on FFN: send whole rows");
+    }
+    const auto* routing = std::get_if<RoutingView>(&tile.routing);
+    return routing == nullptr ? Status{} : held.check(tile.header.layer, *routing);
   }
 
   void reject(const std::shared_ptr<Session>& session, const FrameHeader& header, const Error& error,
@@ -396,6 +404,7 @@ struct FfnWorker::Impl {
   Poller poller;
   TileQueue queue;
   const HeldExperts held;
+  FfnAdmission admission;
   TileBatch batch;
 
   mutable std::mutex sessions_mutex;  // the I/O thread changes the list under it, others read

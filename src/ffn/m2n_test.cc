@@ -1,6 +1,6 @@
 // Connector m2n against the block itself: any number of attention and FFN ranks, uneven shares of the
 // experts, one credit, ranks that get no rows: the same bits in deterministic mode.
-#include "afd/m2n_ffn.h"
+#include "afd/multi_rank_ffn.h"
 
 #include <thread>
 
@@ -36,13 +36,14 @@ struct Pool {
   }
   RemoteFfnOptions remote_options(uint32_t attention_rank = 0) const {
     RemoteFfnOptions options = reference.remote_options("");
+    options.settings.connector = "m2n";
     options.addresses = addresses;
     options.attention_rank = attention_rank;
     options.slots_per_channel = slots;
     return options;
   }
-  std::unique_ptr<M2nFfn> connect(uint32_t attention_rank = 0) const {
-    auto port = M2nFfn::create(remote_options(attention_rank));
+  std::unique_ptr<MultiRankFfn> connect(uint32_t attention_rank = 0) const {
+    auto port = MultiRankFfn::create(remote_options(attention_rank));
     EXPECT_TRUE(port.has_value()) << port.error().message;
     return port ? std::move(*port) : nullptr;
   }
@@ -58,8 +59,11 @@ class M2nOverTransport : public testing::TestWithParam<std::string> {};
 
 TEST_P(M2nOverTransport, EqualsTheBlockBitForBitForAnyNumberOfFfnRanks) {
   for (const uint32_t ranks : {1u, 2u, 3u, 5u, 8u}) {
-    for (const DType dtype : {DType::bf16, DType::f32}) {
-      Pool pool(on_attention(SumMode::deterministic, dtype), GetParam(), ranks);
+    for (const bool shared_on_attention : {false, true}) {
+      Placement placement =
+          on_attention(SumMode::deterministic, shared_on_attention ? DType::bf16 : DType::f32);
+      placement.shared_on_attention = shared_on_attention;
+      Pool pool(placement, GetParam(), ranks);
       const auto port = pool.connect();
       ASSERT_NE(port, nullptr);
       EXPECT_EQ(port->map().owners().size(), ranks);
@@ -154,7 +158,7 @@ TEST_P(M2nOverTransport, ManyRequestsWithOneCreditNeverHang) {
 TEST_P(M2nOverTransport, SeveralAttentionRanksShareTheFfnRanks) {
   for (const uint32_t ffn_ranks : {2u, 3u}) {
     Pool pool(on_attention(), GetParam(), ffn_ranks);
-    std::vector<std::unique_ptr<M2nFfn>> ports;
+    std::vector<std::unique_ptr<MultiRankFfn>> ports;
     std::vector<std::vector<std::unique_ptr<Work>>> works(2);
     for (uint32_t rank = 0; rank < 3; ++rank)
       ports.push_back(pool.connect(rank));  // the last one stays silent
@@ -284,7 +288,7 @@ TEST(M2n, MissingExpertsStopTheStartByName) {
   pool.workers[1].reset();
   pool.models[1] = std::make_unique<SplitModel>(on_attention(), ExpertRange{5, 7});
   pool.start(1);
-  const auto port = M2nFfn::create(pool.remote_options());
+  const auto port = MultiRankFfn::create(pool.remote_options());
   ASSERT_FALSE(port.has_value());
   EXPECT_NE(port.error().message.find("layer 1: experts 4, 7; layer 2: experts 4, 7"), std::string::npos)
       << port.error().message;
@@ -294,13 +298,13 @@ TEST(M2n, RanksOutOfOrderAndAbsentOnesAreNamed) {
   Pool pool(on_attention(), "inproc", 2);
   RemoteFfnOptions options = pool.remote_options();
   std::swap(options.addresses[0], options.addresses[1]);
-  const auto swapped = M2nFfn::create(options);
+  const auto swapped = MultiRankFfn::create(options);
   ASSERT_FALSE(swapped.has_value());
   EXPECT_NE(swapped.error().message.find("list FFN addresses in order of rank"), std::string::npos);
   pool.workers[1].reset();
   options = pool.remote_options();
   options.start_limit = std::chrono::milliseconds(200);
-  const auto absent = M2nFfn::create(options);
+  const auto absent = MultiRankFfn::create(options);
   ASSERT_FALSE(absent.has_value());
   EXPECT_EQ(absent.error().code, ErrorCode::deadline_exceeded);
   EXPECT_NE(absent.error().message.find("FFN rank 1 at"), std::string::npos) << absent.error().message;
@@ -319,7 +323,8 @@ TEST(M2n, AWeightForAnExpertOfAnotherRankIsRefused) {
   Work work(pool.reference, 1, 3, 1, [](uint32_t row, uint32_t slot) {
     return static_cast<int32_t>(row == 2 && slot == 1 ? 3 : 5 + slot);
   });
-  const Status status = run_one(**port, work);
+  ASSERT_TRUE((*port)->submit(work.request, {.flags = kFramePartial}).has_value());
+  const Status status = wait_for(**port, 1).front().status;
   ASSERT_FALSE(status.has_value());
   EXPECT_NE(status.error().message.find("row 2: expert 3 of layer 1 is not on this rank"), std::string::npos)
       << status.error().message;

@@ -8,8 +8,11 @@
 namespace tandem {
 
 Session::Session(uint64_t id, std::unique_ptr<Endpoint> endpoint, const SplitSettings& settings,
-                 const PeerIdentity& self, std::span<const Piece> pieces)
-    : id_(id), settings_(settings), endpoint_(std::move(endpoint)), handshake_(settings, self, pieces, id) {}
+                 const PeerIdentity& self, std::span<const Piece> pieces, const FfnAdmission& admission)
+    : id_(id),
+      settings_(settings),
+      endpoint_(std::move(endpoint)),
+      handshake_(settings, self, pieces, id, admission) {}
 
 std::string Session::peer_text() const {
   return handshake_.greeted() ? handshake_.peer().text() : endpoint_->peer_name();
@@ -32,7 +35,7 @@ void Session::pump_replies() {
   const std::lock_guard lock(mutex_);
   while (open_ && !replies_.empty()) {
     QueuedReply& reply = replies_.front();
-    const auto slot = endpoint_->acquire(Channel::request, reply.frame.size());
+    const auto slot = endpoint_->acquire(channel(), reply.frame.size());
     if (!slot) return;  // no credit yet, or the peer is gone, which the poller notices
     std::memcpy(slot->bytes.data(), reply.frame.data(), reply.frame.size());
     reply.request_lease = Lease();
@@ -45,7 +48,7 @@ Result<SendSlot> Session::acquire_reply(const FrameLayout& layout) {
   const std::lock_guard lock(mutex_);
   if (!open_) return make_error(ErrorCode::unavailable, "session closed");
   if (!replies_.empty()) return make_error(ErrorCode::would_block, "earlier replies");
-  return endpoint_->acquire(Channel::request, layout.total_bytes());
+  return endpoint_->acquire(channel(), layout.total_bytes());
 }
 
 void Session::commit_reply(const SendSlot& slot, size_t bytes) {
@@ -58,7 +61,7 @@ void Session::send(const FrameLayout& layout, Lease request_lease, Fill&& fill) 
   const std::lock_guard lock(mutex_);
   if (!open_) return;
   if (replies_.empty()) {
-    if (const auto slot = endpoint_->acquire(Channel::request, layout.total_bytes())) {
+    if (const auto slot = endpoint_->acquire(channel(), layout.total_bytes())) {
       fill(slot->bytes);
       request_lease = Lease();  // before the reply: whoever sees the reply sees the credit
       (void)endpoint_->commit(*slot, layout.total_bytes());

@@ -1,5 +1,5 @@
-// Session: one attention client of an FFN rank: its connection, its handshake, the replies that wait for a
-// credit.
+// Session: one client of an FFN rank, an attention rank or another FFN rank: its connection, its handshake, the
+// replies that wait for a credit.
 //
 // Threads: the I/O thread owns the connection (poll, arm, fence, destruction). `reply*` may be called by the
 // compute thread as well: it sends under the session's mutex and never waits for a credit.
@@ -29,7 +29,7 @@ class Session {
   };
 
   Session(uint64_t id, std::unique_ptr<Endpoint> endpoint, const SplitSettings& settings,
-          const PeerIdentity& self, std::span<const Piece> pieces);
+          const PeerIdentity& self, std::span<const Piece> pieces, const FfnAdmission& admission);
 
   uint64_t id() const { return id_; }
   // "attention rank 0 (host:pid)", or the address before the hello.
@@ -38,6 +38,8 @@ class Session {
   // ---- I/O thread ----
   Endpoint& endpoint() { return *endpoint_; }
   FfnHandshake& handshake() { return handshake_; }
+  // Where its requests come and replies go. Settled by the hello.
+  Channel channel() const { return handshake_.channel(); }
   Phase phase() const { return phase_; }
   void set_phase(Phase phase) { phase_ = phase; }
   std::optional<Error> misfit;  // why this peer and this rank never fit, when it was refused for that

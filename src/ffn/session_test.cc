@@ -355,7 +355,8 @@ TEST(Session, ADamagedCanaryIsFound) {
   std::thread server([&] {
     const PeerIdentity self = make_identity("ffn", 0);
     const auto map = ExpertMap::whole(settings.map_shape(), {});
-    FfnHandshake handshake(settings, self, map.pieces(), 1);
+    const FfnAdmission admission;
+    FfnHandshake handshake(settings, self, map.pieces(), 1, admission);
     std::unique_ptr<Endpoint> endpoint;
     while (!finished.load()) {
       std::this_thread::sleep_for(milliseconds(1));

@@ -18,11 +18,13 @@ Result<TileBatch> TileBatch::create(const SplitSettings& settings, uint32_t max_
   TANDEM_ASSIGN(batch.rows_out_, OwnedBuffer::allocate(dtype_bytes(settings.reply_dtype, values)));
   batch.ids_.resize(size_t{max_rows} * settings.top_k);
   batch.weights_.resize(batch.ids_.size());
+  batch.shared_rows_.resize(max_rows);
   return batch;
 }
 
-RoutingRef TileBatch::gather_routing(std::span<const TileView* const> tiles) {
+void TileBatch::gather_routing(std::span<const TileView* const> tiles, MoeRequest& request) {
   size_t count = 0;
+  uint32_t rows = 0;
   for (const TileView* tile : tiles) {
     if (const auto* tokens = std::get_if<TokenIds>(&tile->routing)) {
       std::ranges::copy(tokens->ids, ids_.begin() + static_cast<std::ptrdiff_t>(count));
@@ -32,12 +34,22 @@ RoutingRef TileBatch::gather_routing(std::span<const TileView* const> tiles) {
       std::ranges::copy(routing->weights, weights_.begin() + static_cast<std::ptrdiff_t>(count));
       count += routing->ids.size();
     }
+    // A whole row wants its shared experts here.
+    const std::span<uint8_t> shared = std::span(shared_rows_).subspan(rows, tile->header.rows);
+    std::ranges::fill(shared, tile->part.is_partial() ? 0 : 1);
+    std::ranges::copy(tile->part.shared_rows, shared.begin());
+    rows += tile->header.rows;
+    request.partial = request.partial || tile->part.is_partial();
   }
-  if (settings_->gate_on_attention) {
-    return RoutingView{std::span(ids_).first(count), std::span(weights_).first(count), settings_->top_k};
+  if (request.partial) request.shared_rows = std::span(shared_rows_).first(rows);
+  if (settings_->gate_on_attention || request.partial) {
+    request.routing =
+        RoutingView{std::span(ids_).first(count), std::span(weights_).first(count), settings_->top_k};
+  } else if (settings_->token_ids) {
+    request.routing = TokenIds{std::span(ids_).first(count)};
+  } else {
+    request.routing = NoRouting{};
   }
-  if (settings_->token_ids) return TokenIds{std::span(ids_).first(count)};
-  return NoRouting{};
 }
 
 Status TileBatch::run(std::span<const TileView* const> tiles, const MoeRun& run) {
@@ -64,7 +76,7 @@ Status TileBatch::run(std::span<const TileView* const> tiles, const MoeRun& run)
     request.in.scales = scales_in_.data();
     request.in.scale_stride = scale_cols(settings_->activation_format, settings_->hidden_size);
   }
-  request.routing = gather_routing(tiles);
+  gather_routing(tiles, request);
   request.out = {rows_out_.data(), dtype_bytes(settings_->reply_dtype, size_t{rows} * settings_->hidden_size),
                  MemorySpace::host};
   TANDEM_TRY(run(request));
@@ -85,7 +97,7 @@ Status TileBatch::run_in_place(const TileView& tile, Buffer out, const MoeRun& r
   request.layer = tile.header.layer;
   request.rows = tile.header.rows;
   request.in = tile.in;
-  request.routing = gather_routing({&one, 1});
+  gather_routing({&one, 1}, request);
   request.out = out;
   return run(request);
 }

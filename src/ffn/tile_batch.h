@@ -21,7 +21,8 @@ class TileBatch {
   // `max_rows` bounds the rows of one gather.
   static Result<TileBatch> create(const SplitSettings& settings, uint32_t max_rows);
 
-  // Tiles of one layer with at most max_rows rows together. Afterwards output(i) holds tile i's [rows,
+  // Tiles of one layer with at most max_rows rows together, parts among them only if all carry a routing.
+  // Afterwards output(i) holds tile i's [rows,
   // hidden].
   Status run(std::span<const TileView* const> tiles, const MoeRun& run);
   std::span<const std::byte> output(size_t tile) const { return outputs_[tile]; }
@@ -32,7 +33,8 @@ class TileBatch {
   Status run_in_place(const TileView& tile, Buffer out, const MoeRun& run);
 
  private:
-  RoutingRef gather_routing(std::span<const TileView* const> tiles);
+  // Sets the routing of `request`, and what makes it a part if one of the tiles is one.
+  void gather_routing(std::span<const TileView* const> tiles, MoeRequest& request);
 
   const SplitSettings* settings_ = nullptr;
   uint32_t max_rows_ = 0;
@@ -41,6 +43,7 @@ class TileBatch {
   OwnedBuffer rows_out_;        // [max_rows, hidden]
   std::vector<int32_t> ids_;    // [max_rows, top_k], or token ids
   std::vector<float> weights_;  // [max_rows, top_k]
+  std::vector<uint8_t> shared_rows_;  // [max_rows], of parts
   std::vector<std::span<const std::byte>> outputs_;
 };
 

@@ -77,13 +77,15 @@ enum class SumMode : uint8_t {
 };
 
 // out[r, :] = sum_k weights[r, k] * slots[r * top_k + k, :] (+ shared[r, :]). Slots whose expert is not held
-// here have weight 0 in `weights` and are skipped. Deterministic sums are written as float64.
+// here have weight 0 in `weights` and are skipped, as are shared rows that another rank adds. Deterministic
+// sums are written as float64.
 struct CombineArgs {
   SumMode mode = SumMode::plain;
   uint32_t rows = 0, hidden = 0, top_k = 0;
   const float* slots = nullptr;    // [rows * top_k, hidden]; may be null when top_k is 0
   const float* weights = nullptr;  // [rows, top_k]
   const float* shared = nullptr;   // [rows, hidden] or null
+  const uint8_t* shared_rows = nullptr;  // [rows]: 0 where `shared` does not count and was not written; null: all count
   DType out_dtype = DType::bf16;   // bf16, f32, or f64 (the only one for deterministic sums)
   void* out = nullptr;             // [rows, hidden], contiguous
 };

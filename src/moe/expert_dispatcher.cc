@@ -122,12 +122,14 @@ Status ExpertDispatcher::prepare(LayerIndex layer, uint32_t rows, const RoutingV
     part.rows.clear();
     part.ids.clear();
     part.weights.clear();
+    part.shared_rows.clear();
   }
   const uint32_t* first =
       first_.data() + static_cast<size_t>(layer_index_[layer]) * map_->shape().num_experts;
   for (uint32_t row = 0; row < rows; ++row) {
     const auto ids = routing.ids.subspan(size_t{row} * top_k_, top_k_);
     const auto weights = routing.weights.subspan(size_t{row} * top_k_, top_k_);
+    bool first_slot = true;
     for (uint32_t slot = 0; slot < top_k_; ++slot) {
       if (weights[slot] == 0.0f) continue;  // contributes nothing anywhere
       const uint32_t begin = first[ids[slot]], replicas = first[ids[slot] + 1] - begin;
@@ -137,7 +139,9 @@ Status ExpertDispatcher::prepare(LayerIndex layer, uint32_t rows, const RoutingV
         part.rows.push_back(row);
         part.ids.insert(part.ids.end(), ids.begin(), ids.end());
         part.weights.resize(part.weights.size() + top_k_, 0.0f);
+        part.shared_rows.push_back(first_slot ? 1 : 0);
       }
+      first_slot = false;
       part.weights[part.weights.size() - top_k_ + slot] = weights[slot];
     }
   }

@@ -71,6 +71,7 @@ TEST(ExpertDispatcher, EveryRowAndSlotGoesToExactlyOneOwner) {
     ASSERT_TRUE(dispatcher->prepare(layer, rows, routing.view(), prepared).has_value());
 
     std::map<std::pair<uint32_t, uint32_t>, int> sent;  // (row, slot) -> how often
+    std::vector<int> shared(rows);                      // who adds a row's shared experts
     ASSERT_EQ(prepared.parts.size(), dispatcher->ranks().size());
     for (size_t p = 0; p < prepared.parts.size(); ++p) {
       const DispatchPart& part = prepared.parts[p];
@@ -81,7 +82,9 @@ TEST(ExpertDispatcher, EveryRowAndSlotGoesToExactlyOneOwner) {
       ASSERT_EQ(std::set(part.rows.begin(), part.rows.end()).size(), part.rows.size())
           << "a row twice to one rank";
       ASSERT_TRUE(validate_routing(experts, top_k, part.ids, part.weights).has_value());
+      ASSERT_EQ(part.shared_rows.size(), part.rows.size());
       for (size_t i = 0; i < part.rows.size(); ++i) {
+        shared[part.rows[i]] += part.shared_rows[i];
         for (uint32_t slot = 0; slot < top_k; ++slot) {
           const size_t from = size_t{part.rows[i]} * top_k + slot, at = i * top_k + slot;
           ASSERT_EQ(part.ids[at], routing.ids[from]);
@@ -95,6 +98,7 @@ TEST(ExpertDispatcher, EveryRowAndSlotGoesToExactlyOneOwner) {
       }
     }
     for (uint32_t row = 0; row < rows; ++row) {
+      ASSERT_EQ(shared[row], 1) << row;
       for (uint32_t slot = 0; slot < top_k; ++slot) {
         const int wanted = routing.weights[row * top_k + slot] == 0.0f ? 0 : 1;
         ASSERT_EQ((sent[{row, slot}]), wanted) << row << " " << slot;

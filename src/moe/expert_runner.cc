@@ -67,7 +67,12 @@ ExpertRunner::Ran ExpertRunner::run_routed(std::span<const MlpWeights> experts, 
 }
 
 void ExpertRunner::run_mlp(const MlpWeights& mlp, uint32_t rows, ActivationView in) {
-  const ExpertGroup group{&mlp.gate_up, &mlp.down, identity_.data(), identity_.data(), rows};
+  run_mlp(mlp, std::span(identity_).first(rows), in);
+}
+
+void ExpertRunner::run_mlp(const MlpWeights& mlp, std::span<const uint32_t> row_index, ActivationView in) {
+  const ExpertGroup group{&mlp.gate_up, &mlp.down, row_index.data(), row_index.data(),
+                          static_cast<uint32_t>(row_index.size())};
   run_groups({&group, 1}, mlp.down.cols, in, mlp_outputs_.as<float>());
 }
 

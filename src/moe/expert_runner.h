@@ -34,8 +34,9 @@ class ExpertRunner {
   };
   Ran run_routed(std::span<const MlpWeights> experts, uint32_t rows, ActivationView in,
                  const RoutingView& routing);
-  // mlp_outputs()[row, :] = mlp applied to row.
+  // mlp_outputs()[row, :] = mlp applied to row, for rows 0 .. rows - 1, or for the rows that `row_index` names.
   void run_mlp(const MlpWeights& mlp, uint32_t rows, ActivationView in);
+  void run_mlp(const MlpWeights& mlp, std::span<const uint32_t> row_index, ActivationView in);
 
   const float* slot_outputs() const { return slot_outputs_.as<float>(); }  // [max_rows * top_k, hidden]
   const float* mlp_outputs() const { return mlp_outputs_.as<float>(); }    // [max_rows, hidden]

@@ -34,6 +34,7 @@ struct MoeBlock::Impl {
   std::vector<int32_t> ids;          // [max_rows, top_k]
   std::vector<float> weights;        // [max_rows, top_k]
   std::vector<float> held_weights;   // [max_rows, top_k]: 0 where the expert is held elsewhere
+  std::vector<uint32_t> shared_index;  // rows of a part whose shared experts are added here
   MoeStats stats;
 
   Status check_layer(LayerIndex layer) const {
@@ -55,7 +56,7 @@ struct MoeBlock::Impl {
   }
 
   void combine(uint32_t rows, uint32_t top_k, const float* slot_weights, const float* shared,
-               std::byte* out) {
+               const uint8_t* shared_rows, std::byte* out) {
     CombineArgs args;
     args.mode = options.sum_mode;
     args.rows = rows;
@@ -64,6 +65,7 @@ struct MoeBlock::Impl {
     args.slots = experts.slot_outputs();
     args.weights = slot_weights;
     args.shared = shared;
+    args.shared_rows = shared_rows;
     args.out_dtype = options.reply_dtype;
     args.out = out;
     runner->run(runner->table().combine, args);
@@ -78,15 +80,30 @@ struct MoeBlock::Impl {
     return held_weights.data();
   }
 
+  // Applies the shared experts to the rows that count here; whether there are any.
+  bool run_shared_rows(const MoeLayerWeights& layer, uint32_t rows, ActivationView in, bool partial,
+                       std::span<const uint8_t> shared_rows) {
+    if (!options.runs_shared_experts || shape.shared_intermediate_size == 0) return false;
+    if (!partial) {
+      experts.run_mlp(layer.shared, rows, in);
+      return true;
+    }
+    shared_index.clear();
+    for (uint32_t row = 0; row < shared_rows.size(); ++row) {
+      if (shared_rows[row] != 0) shared_index.push_back(row);
+    }
+    if (!shared_index.empty()) experts.run_mlp(layer.shared, shared_index, in);
+    return !shared_index.empty();
+  }
+
   void run_piece(const MoeLayerWeights& layer, uint32_t rows, ActivationView in, const RoutingView& routing,
-                 std::byte* out) {
+                 bool partial, std::span<const uint8_t> shared_rows, std::byte* out) {
     const ExpertRunner::Ran ran = experts.run_routed(layer.experts, rows, in, routing);
     stats.experts_read += ran.experts;
     stats.expert_rows += ran.slots;
-    const bool shared = options.runs_shared_experts && shape.shared_intermediate_size > 0;
-    if (shared) experts.run_mlp(layer.shared, rows, in);
+    const bool shared = run_shared_rows(layer, rows, in, partial, shared_rows);
     combine(rows, routing.top_k, weights_of_held(layer, routing), shared ? experts.mlp_outputs() : nullptr,
-            out);
+            partial ? shared_rows.data() : nullptr, out);
   }
 
   // Calls body(first row, rows of the piece) until all rows are done.
@@ -196,6 +213,7 @@ Result<std::unique_ptr<MoeBlock>> MoeBlock::create(const MoeShape& shape,
   impl->ids.resize(size_t{sizes.max_rows} * shape.router.top_k);
   impl->weights.resize(size_t{sizes.max_rows} * shape.router.top_k);
   impl->held_weights.resize(size_t{sizes.max_rows} * shape.router.top_k);
+  impl->shared_index.reserve(sizes.max_rows);
   return std::unique_ptr<MoeBlock>(new MoeBlock(std::move(impl)));
 }
 
@@ -209,9 +227,11 @@ Status MoeBlock::run(const MoeRequest& request) {
   }
   const uint32_t top_k = impl.shape.router.top_k;
   const auto* external = std::get_if<RoutingView>(&request.routing);
-  if ((external == nullptr) != impl.options.routes) {
+  const bool wants_routing = request.partial || !impl.options.routes;
+  if ((external != nullptr) != wants_routing) {
     return make_error(ErrorCode::invalid_argument,
-                      impl.options.routes
+                      request.partial ? "experts: a part of rows without a routing"
+                      : impl.options.routes
                           ? "experts: a routing came along, but the gate is on this side"
                           : "experts: no routing came along, and the gate is on the attention side");
   }
@@ -222,7 +242,13 @@ Status MoeBlock::run(const MoeRequest& request) {
                             std::to_string(external->top_k) + ", for " + std::to_string(request.rows) +
                             " rows and top_k " + std::to_string(top_k));
     }
-    TANDEM_TRY(validate_routing(impl.shape.router.num_experts, top_k, external->ids, external->weights));
+    TANDEM_TRY(validate_routing(impl.shape.router.num_experts, top_k, external->ids, external->weights,
+                                request.partial ? EmptyRows::allowed : EmptyRows::refused));
+  }
+  if (!request.shared_rows.empty() && request.shared_rows.size() != request.rows) {
+    return make_error(ErrorCode::invalid_argument,
+                      "experts: shared_rows of " + std::to_string(request.shared_rows.size()) + " for " +
+                          std::to_string(request.rows) + " rows");
   }
   ++impl.stats.calls;
   impl.stats.rows += request.rows;
@@ -242,7 +268,10 @@ Status MoeBlock::run(const MoeRequest& request) {
       routing.ids = ids;
       routing.weights = weights;
     }
-    impl.run_piece(layer, rows, in, routing, request.out.data + impl.reply_offset(first));
+    const auto shared_rows =
+        request.shared_rows.empty() ? request.shared_rows : request.shared_rows.subspan(first, rows);
+    impl.run_piece(layer, rows, in, routing, request.partial, shared_rows,
+                   request.out.data + impl.reply_offset(first));
   });
   return {};
 }
@@ -272,7 +301,7 @@ Status MoeBlock::run_shared(LayerIndex layer, uint32_t rows, ActivationView in, 
   }
   impl.for_pieces(rows, [&](uint32_t first, uint32_t count) {
     impl.experts.run_mlp(impl.layers[layer]->shared, count, rows_from(in, first));
-    impl.combine(count, 0, nullptr, impl.experts.mlp_outputs(), out.data + impl.reply_offset(first));
+    impl.combine(count, 0, nullptr, impl.experts.mlp_outputs(), nullptr, out.data + impl.reply_offset(first));
   });
   return {};
 }

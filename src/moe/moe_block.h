@@ -44,6 +44,12 @@ struct MoeRequest {
   ActivationView in;  // [rows, hidden] in the activation format
   RoutingRef routing;
   Buffer out;  // [rows, hidden] of the reply dtype, contiguous
+  // A part of what rows need: the routing came along wherever the gate is, slots of other ranks weigh 0, and a
+  // row may have no slot here at all.
+  bool partial = false;
+  // [rows], of a part: 1 where this rank adds the row's shared experts; empty: nowhere. Ignored where this
+  // block runs none.
+  std::span<const uint8_t> shared_rows = {};
 };
 
 struct MoeStats {
@@ -63,8 +69,8 @@ class MoeBlock {
   const MoeBlockOptions& options() const;
   const MoeStats& stats() const;
 
-  // invalid_argument: a routing of the wrong kind, an id out of range, weights that are not finite or all
-  // zero.
+  // invalid_argument: a routing of the wrong kind, an id out of range, weights that are not finite or (but in
+  // a part) all zero.
   Status run(const MoeRequest& request);
 
   // The two parts that attention runs itself when they are placed there. Same code as inside `run`. `in`:

@@ -149,7 +149,7 @@ Status validate_router_config(const RouterConfig& config) {
 }
 
 Status validate_routing(uint32_t num_experts, uint32_t top_k, std::span<const int32_t> ids,
-                        std::span<const float> weights) {
+                        std::span<const float> weights, EmptyRows empty_rows) {
   if (top_k == 0 || ids.size() % top_k != 0 || ids.size() != weights.size()) {
     return make_error(ErrorCode::invalid_argument, "routing of " + std::to_string(ids.size()) + " ids and " +
                                                        std::to_string(weights.size()) +
@@ -170,7 +170,7 @@ Status validate_routing(uint32_t num_experts, uint32_t top_k, std::span<const in
       }
       any = any || weights[i] != 0.0f;
     }
-    if (!any) {
+    if (!any && empty_rows == EmptyRows::refused) {
       return make_error(ErrorCode::invalid_argument,
                         "routing: all weights of row " + std::to_string(row) + " are 0");
     }

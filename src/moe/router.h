@@ -24,9 +24,11 @@ void route(const RouterConfig& config, std::span<const float> logits, std::span<
 // Refuses a configuration that `route` could not run, naming the key and the value.
 Status validate_router_config(const RouterConfig& config);
 
-// Checks a routing that came from elsewhere: ids in [0, num_experts), weights finite, no row whose weights
-// are all 0.
+// Rows whose weights are all 0: nobody's work, unless the routing is one rank's part of it.
+enum class EmptyRows : uint8_t { refused, allowed };
+
+// Checks a routing that came from elsewhere: ids in [0, num_experts), weights finite, rows not empty.
 Status validate_routing(uint32_t num_experts, uint32_t top_k, std::span<const int32_t> ids,
-                        std::span<const float> weights);
+                        std::span<const float> weights, EmptyRows empty_rows = EmptyRows::refused);
 
 }  // namespace tandem

@@ -22,9 +22,15 @@ inline size_t combine_tasks(const CombineArgs& args) {
   return size_t{args.rows} * combine_pieces(args);
 }
 
+// Whether the row's shared part is added here.
+TANDEM_INLINE bool adds_shared(const CombineArgs& args, size_t row) {
+  return args.shared != nullptr && (args.shared_rows == nullptr || args.shared_rows[row] != 0);
+}
+
 TANDEM_INLINE void combine_plain(const CombineArgs& args, size_t row, uint32_t begin, uint32_t end) {
   const float* slots = args.slots + row * args.top_k * args.hidden;
   const float* weights = args.weights + row * args.top_k;
+  const bool with_shared = adds_shared(args, row);
   for (uint32_t i = begin; i < end; i += 16) {
     const uint32_t lanes = lanes_at(i, end);
     Vec sum = zero();
@@ -32,7 +38,7 @@ TANDEM_INLINE void combine_plain(const CombineArgs& args, size_t row, uint32_t b
       if (weights[k] == 0.0f) continue;  // not held here: the slot was never written
       sum = fma(set1(weights[k]), load_lanes(slots + size_t{k} * args.hidden + i, lanes), sum);
     }
-    if (args.shared != nullptr) {
+    if (with_shared) {
       Vec shared = load_lanes(args.shared + row * args.hidden + i, lanes);
       if (args.out_dtype == DType::bf16) {  // as if the two parts had met on attention: see ResidualAddArgs
         sum = rounded_to_bf16(sum);
@@ -68,7 +74,7 @@ TANDEM_INLINE void combine_deterministic(const CombineArgs& args, size_t row, ui
     const float* slot = slots + size_t{k} * args.hidden;
     for (uint32_t i = begin; i < end; ++i) out[i] += on_grid(weight * static_cast<double>(slot[i]));
   }
-  if (args.shared != nullptr) {
+  if (adds_shared(args, row)) {
     const float* shared = args.shared + row * args.hidden;
     for (uint32_t i = begin; i < end; ++i) out[i] += on_grid(static_cast<double>(shared[i]));
   }

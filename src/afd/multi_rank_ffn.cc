@@ -1,4 +1,4 @@
-#include "afd/m2n_ffn.h"
+#include "afd/multi_rank_ffn.h"
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
@@ -9,15 +9,16 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <thread>
+#include <optional>
 
+#include "afd/rank_links.h"
 #include "afd/tile_frame.h"
+#include "kernels/activation_format.h"
 #include "transport/unique_fd.h"
 
 namespace tandem {
 namespace {
 
-constexpr Duration kStartPollInterval = std::chrono::milliseconds(50);  // loading weights takes seconds
 constexpr size_t kPollBatch = 16;
 constexpr uint32_t kMinPartialRows = 64;  // a decode step's worth: buffers of small requests are not resized
 
@@ -32,31 +33,24 @@ struct PendingRequest {
   bool used = false;
   Ticket ticket = 0;
   FfnRequest request;
-  Prepared prepared;
-  std::vector<PendingPart> parts;  // as prepared.parts
+  Prepared prepared;               // of a request that went to owners
+  std::vector<PendingPart> parts;  // by rank
   uint32_t unanswered = 0;
-  bool direct = false;  // one rank has all rows: it answers into request.out
+  bool adds_up = false;  // the answers are sums to be added; otherwise they are rows of request.out, in place
   FfnTimes times;       // of the slowest part, each on its own
 };
 
 Status check_placement(const SplitSettings& settings) {
-  if (!settings.gate_on_attention) {
-    return make_error(
-        ErrorCode::unsupported,
-        "connector m2n with the gate on FFN: attention must know the experts of a row to send it to "
-        "them; set compute_gate_on_attention");
-  }
-  if (!settings.shared_experts_on_attention && settings.shared_intermediate_size > 0) {
-    return make_error(ErrorCode::unsupported,
-                      "connector m2n with the shared experts on FFN: every rank would add them; leave "
-                      "compute_shared_experts_on_attention at auto");
-  }
-  return {};
+  if (settings.connector != "m2n" || settings.gate_on_attention) return {};
+  return make_error(
+      ErrorCode::unsupported,
+      "connector m2n with the gate on FFN: attention must know the experts of a row to send it to "
+      "them; set compute_gate_on_attention, or use connector p2p");
 }
 
 }  // namespace
 
-struct M2nFfn::Impl {
+struct MultiRankFfn::Impl {
   explicit Impl(const RemoteFfnOptions& given) : options(given), traits(given.settings.traits()) {
     pending.resize(options.max_in_flight);
     completions.reserve(options.max_in_flight);
@@ -74,72 +68,21 @@ struct M2nFfn::Impl {
     epoll_event interest{.events = EPOLLIN, .data = {.fd = fd}};
     if (fd >= 0 && waitable.get() >= 0 && epoll_ctl(waitable.get(), EPOLL_CTL_ADD, fd, &interest) == 0)
       return {};
-    return make_error(ErrorCode::resource_exhausted, "connector m2n: no file descriptors left");
+    return make_error(ErrorCode::resource_exhausted, "FFN connections: no file descriptors left");
   }
 
-  Status start_links() {
-    for (uint32_t rank = 0; rank < options.addresses.size(); ++rank) {
-      RemoteFfnOptions one = options;
-      one.addresses = {options.addresses[rank]};
-      one.ffn_rank = rank;
-      one.holds_part = true;
-      TANDEM_ASSIGN(std::unique_ptr<RemoteFfn> link, RemoteFfn::start(one));
-      TANDEM_TRY(watch(link->wait_fd()));
-      links.push_back(std::move(link));
-    }
-    return {};
-  }
-
-  // Until every rank is there: they load their weights side by side, in any order.
-  Status wait_for_links() {
-    const Instant limit = now() + options.start_limit;
-    while (true) {
-      std::string missing;
-      for (const auto& link : links) {
-        const std::optional<Status> result = link->start_result();
-        if (result && !*result) return *result;
-        if (!result) missing += (missing.empty() ? "" : "; ") + link->waiting_for();
-      }
-      if (missing.empty()) return {};
-      if (options.give_up != nullptr && options.give_up->load()) {
-        return make_error(ErrorCode::cancelled, "stopped while waiting for " + missing);
-      }
-      if (now() >= limit) {
-        return make_error(
-            ErrorCode::deadline_exceeded,
-            fmt::format("not all FFN ranks within {} s: {}",
-                        std::chrono::duration_cast<std::chrono::seconds>(options.start_limit).count(),
-                        missing));
-      }
-      std::this_thread::sleep_for(kStartPollInterval);
-    }
-  }
-
-  std::vector<FfnRankFacts> peers() const {
-    std::vector<FfnRankFacts> facts;
-    facts.reserve(links.size());
-    for (const auto& link : links) facts.push_back(link->peer());
-    return facts;
-  }
-
-  Status assemble() {
-    const std::vector<FfnRankFacts> facts = peers();
-    auto assembled = assemble_topology(options.settings, facts, 1);
-    if (!assembled) {
-      return make_error(ErrorCode::invalid_argument,
-                        fmt::format("{} (of {} FFN ranks)", assembled.error().message, links.size()));
-    }
-    TANDEM_ASSIGN(ExpertDispatcher created,
-                  ExpertDispatcher::create(std::make_shared<const ExpertMap>(std::move(*assembled)),
-                                           options.settings.top_k));
+  Status start() {
+    TANDEM_TRY(links.start(options));
+    for (size_t rank = 0; rank < links.size(); ++rank) TANDEM_TRY(watch(links[rank].wait_fd()));
+    TANDEM_TRY(links.wait(options));
+    TANDEM_ASSIGN(ExpertDispatcher created, links.assemble(options.settings));
     dispatcher = std::make_unique<ExpertDispatcher>(std::move(created));
-    for (PendingRequest& entry : pending) entry.parts.resize(dispatcher->ranks().size());
+    for (PendingRequest& entry : pending) entry.parts.resize(links.size());
+    homes.reserve(links.size());
     return {};
   }
 
   // ---- the lane executor's thread ----
-
-  RemoteFfn& link_of(const DispatchPart& part) { return *links[part.rank]; }
 
   PendingRequest* find(Ticket ticket) {
     if (pending.empty()) return nullptr;
@@ -155,9 +98,9 @@ struct M2nFfn::Impl {
 
   // After it nobody writes for this request any more.
   void withdraw(PendingRequest& entry) {
-    for (size_t i = 0; i < entry.parts.size(); ++i) {
-      PendingPart& part = entry.parts[i];
-      if (part.asked) link_of(entry.prepared.parts[i]).cancel(part.ticket);
+    for (size_t rank = 0; rank < entry.parts.size(); ++rank) {
+      PendingPart& part = entry.parts[rank];
+      if (part.asked) links[rank].cancel(part.ticket);
       part.asked = false;
     }
   }
@@ -175,51 +118,114 @@ struct M2nFfn::Impl {
     close(entry);
   }
 
-  Status ask(PendingRequest& entry, size_t index) {
-    const DispatchPart& mine = entry.prepared.parts[index];
-    PendingPart& part = entry.parts[index];
-    FfnRequest request = entry.request;
-    request.rows = request.capacity = static_cast<uint32_t>(mine.rows.size());
-    request.routing = mine.routing(dispatcher->top_k());
-    if (!entry.direct) {
-      const size_t row_bytes = dtype_bytes(traits.reply_dtype, options.settings.hidden_size);
-      const size_t bytes = mine.rows.size() * row_bytes;
-      if (part.sums.size() < bytes) {
-        const uint32_t room = std::bit_ceil(std::max(request.rows, kMinPartialRows));
-        TANDEM_ASSIGN(part.sums, OwnedBuffer::allocate(room * row_bytes));
-      }
-      request.out = {part.sums.data(), bytes, MemorySpace::host};
-    }
-    TANDEM_ASSIGN(part.ticket, link_of(mine).submit(request, mine.rows));
+  Status ask(PendingRequest& entry, uint32_t rank, const FfnRequest& request, const RequestPart& how) {
+    PendingPart& part = entry.parts[rank];
+    TANDEM_ASSIGN(part.ticket, links[rank].submit(request, how));
     part.asked = true;
     ++entry.unanswered;
     return {};
   }
 
-  Status dispatch(PendingRequest& entry) {
+  // ---- to owners: m2n ----
+
+  Status ask_owner(PendingRequest& entry, const DispatchPart& mine) {
+    FfnRequest request = entry.request;
+    request.rows = request.capacity = static_cast<uint32_t>(mine.rows.size());
+    request.routing = mine.routing(dispatcher->top_k());
+    if (entry.adds_up) {
+      const size_t row_bytes = dtype_bytes(traits.reply_dtype, options.settings.hidden_size);
+      const size_t bytes = mine.rows.size() * row_bytes;
+      OwnedBuffer& part_sums = entry.parts[mine.rank].sums;
+      if (part_sums.size() < bytes) {
+        const uint32_t room = std::bit_ceil(std::max(request.rows, kMinPartialRows));
+        TANDEM_ASSIGN(part_sums, OwnedBuffer::allocate(room * row_bytes));
+      }
+      request.out = {part_sums.data(), bytes, MemorySpace::host};
+    }
+    RequestPart how{.row_index = mine.rows, .flags = kFramePartial, .map_epoch = map_epoch()};
+    if (options.settings.shared_experts_on_ffn()) how.shared_rows = mine.shared_rows;
+    return ask(entry, mine.rank, request, how);
+  }
+
+  Status send_to_owners(PendingRequest& entry) {
     const auto& routing = std::get<RoutingView>(entry.request.routing);
     TANDEM_TRY(dispatcher->prepare(entry.request.layer, entry.request.rows, routing, entry.prepared));
     const auto has_rows = [](const DispatchPart& part) { return !part.rows.empty(); };
-    entry.direct = std::ranges::count_if(entry.prepared.parts, has_rows) == 1;
-    for (size_t i = 0; i < entry.prepared.parts.size(); ++i) {
-      if (has_rows(entry.prepared.parts[i])) TANDEM_TRY(ask(entry, i));
+    // One rank has all rows: its answer is the result.
+    entry.adds_up = std::ranges::count_if(entry.prepared.parts, has_rows) != 1;
+    for (const DispatchPart& part : entry.prepared.parts) {
+      if (has_rows(part)) TANDEM_TRY(ask_owner(entry, part));
     }
     return {};
   }
 
   void add_up(PendingRequest& entry) {
     sums.clear();
-    for (size_t i = 0; i < entry.parts.size(); ++i) {
-      sums.push_back(entry.prepared.parts[i].rows.empty() ? nullptr : entry.parts[i].sums.data());
+    for (const DispatchPart& part : entry.prepared.parts) {
+      sums.push_back(part.rows.empty() ? nullptr : entry.parts[part.rank].sums.data());
     }
     add_partials(entry.prepared, sums, options.settings.hidden_size, traits.reply_dtype,
                  entry.request.out.data);
   }
 
-  void on_part(size_t index, const Completion& answer) {
+  // ---- to homes: p2p ----
+
+  // Rows [first, first + rows) of the request, answered into their place.
+  Status ask_home(PendingRequest& entry, uint32_t rank, uint32_t first, uint32_t rows) {
+    FfnRequest request = entry.request;
+    request.rows = request.capacity = rows;
+    request.in = rows_from(request.in, first);
+    request.routing = slice_routing(entry.request.routing, first, rows);
+    const size_t row_bytes = dtype_bytes(traits.reply_dtype, options.settings.hidden_size);
+    request.out.data += first * row_bytes;
+    request.out.bytes = rows * row_bytes;
+    return ask(entry, rank, request, {.map_epoch = map_epoch()});
+  }
+
+  // Homes take turns, tile by tile over all requests; the tiles of one home lie side by side, so that they are
+  // one request of its connection and nothing is gathered or scattered.
+  Status send_to_homes(PendingRequest& entry) {
+    entry.adds_up = false;
+    homes.clear();
+    for (uint32_t rank = 0; rank < links.size(); ++rank) {
+      if (links[rank].up()) homes.push_back(rank);
+    }
+    if (homes.empty()) {
+      TANDEM_TRY(links.health());
+      return make_error(ErrorCode::unavailable, "no FFN rank was up a moment ago");
+    }
+    const uint32_t rows = entry.request.rows;
+    const uint32_t tiles = (rows + kMaxTileRows - 1) / kMaxTileRows;
+    const auto count = static_cast<uint32_t>(homes.size());
+    const uint64_t first_home = options.attention_rank + tiles_sent_home;
+    tiles_sent_home += tiles;
+    uint32_t tile = 0;
+    for (uint32_t i = 0; i < count && tile < tiles; ++i) {
+      const uint32_t first = tile;
+      tile += tiles / count + (i < tiles % count ? 1 : 0);
+      TANDEM_TRY(ask_home(entry, homes[(first_home + i) % count], first * kMaxTileRows,
+                          std::min(rows, tile * kMaxTileRows) - first * kMaxTileRows));
+    }
+    return {};
+  }
+
+  bool to_owners(RowClass row_class) const {
+    if (options.settings.connector == "m2n") return true;
+    return options.settings.connector == "auto" && options.settings.gate_on_attention &&
+           (row_class == RowClass::decode || row_class == RowClass::draft);
+  }
+  Status dispatch(PendingRequest& entry) {
+    return to_owners(entry.request.row_class) ? send_to_owners(entry) : send_to_homes(entry);
+  }
+
+  uint32_t map_epoch() const { return dispatcher->map().epoch(); }
+
+  // ---- answers ----
+
+  void on_answer(uint32_t rank, const Completion& answer) {
     for (PendingRequest& entry : pending) {
-      if (!entry.used || !entry.parts[index].asked || entry.parts[index].ticket != answer.ticket) continue;
-      entry.parts[index].asked = false;
+      if (!entry.used || !entry.parts[rank].asked || entry.parts[rank].ticket != answer.ticket) continue;
+      entry.parts[rank].asked = false;
       --entry.unanswered;
       entry.times.queue_us = std::max(entry.times.queue_us, answer.times.queue_us);
       entry.times.compute_us = std::max(entry.times.compute_us, answer.times.compute_us);
@@ -227,18 +233,17 @@ struct M2nFfn::Impl {
       entry.times.residence_us = std::max(entry.times.residence_us, answer.times.residence_us);
       if (!answer.status) return complete(entry, answer.status);  // the other parts are not wanted any more
       if (entry.unanswered > 0) return;
-      if (!entry.direct) add_up(entry);
+      if (entry.adds_up) add_up(entry);
       return complete(entry, {});
     }
   }
 
   void collect() {
     std::array<Completion, kPollBatch> answers;
-    for (size_t index = 0; index < dispatcher->ranks().size(); ++index) {
-      RemoteFfn& link = *links[dispatcher->ranks()[index]];
+    for (uint32_t rank = 0; rank < links.size(); ++rank) {
       for (size_t count = kPollBatch; count == kPollBatch;) {
-        count = link.poll(answers);
-        for (size_t i = 0; i < count; ++i) on_part(index, answers[i]);
+        count = links[rank].poll(answers);
+        for (size_t i = 0; i < count; ++i) on_answer(rank, answers[i]);
       }
     }
   }
@@ -254,39 +259,34 @@ struct M2nFfn::Impl {
   std::vector<Completion> completions;
   std::vector<const std::byte*> sums;  // scratch
   std::atomic<uint64_t> requests{0}, failures{0};
-  std::vector<std::unique_ptr<RemoteFfn>>
-      links;  // by rank; last: they stop before the buffers they write into go
+  std::vector<uint32_t> homes;       // scratch: ranks that can be home now
+  uint64_t tiles_sent_home = 0;
+  RankLinks links;  // last: they stop before the buffers they write into go
 };
 
-M2nFfn::M2nFfn(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-M2nFfn::~M2nFfn() = default;
+MultiRankFfn::MultiRankFfn(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+MultiRankFfn::~MultiRankFfn() = default;
 
-Result<std::unique_ptr<M2nFfn>> M2nFfn::create(const RemoteFfnOptions& options) {
+Result<std::unique_ptr<MultiRankFfn>> MultiRankFfn::create(const RemoteFfnOptions& options) {
   TANDEM_TRY(options.settings.validate());
   TANDEM_TRY(check_placement(options.settings));
-  if (options.addresses.empty() || options.addresses.size() > UINT16_MAX) {
-    return make_error(ErrorCode::invalid_argument,
-                      fmt::format("connector m2n: {} FFN addresses", options.addresses.size()));
-  }
   auto impl = std::make_unique<Impl>(options);
   TANDEM_TRY(impl->open_descriptors());
-  TANDEM_TRY(impl->start_links());
-  TANDEM_TRY(impl->wait_for_links());
-  TANDEM_TRY(impl->assemble());
-  return std::unique_ptr<M2nFfn>(new M2nFfn(std::move(impl)));
+  TANDEM_TRY(impl->start());
+  return std::unique_ptr<MultiRankFfn>(new MultiRankFfn(std::move(impl)));
 }
 
-const FfnTraits& M2nFfn::traits() const {
+const FfnTraits& MultiRankFfn::traits() const {
   return impl_->traits;
 }
-int M2nFfn::wait_fd() const {
+int MultiRankFfn::wait_fd() const {
   return impl_->waitable.get();
 }
-const ExpertMap& M2nFfn::map() const {
+const ExpertMap& MultiRankFfn::map() const {
   return impl_->dispatcher->map();
 }
 
-Result<Ticket> M2nFfn::submit(const FfnRequest& request) {
+Result<Ticket> MultiRankFfn::submit(const FfnRequest& request) {
   Impl& state = *impl_;
   TANDEM_TRY(check_request(request, state.options.settings));
   // One completion a request: no list outgrows its reservation, here or at the connections.
@@ -318,7 +318,7 @@ Result<Ticket> M2nFfn::submit(const FfnRequest& request) {
   return entry.ticket;
 }
 
-size_t M2nFfn::poll(std::span<Completion> out) {
+size_t MultiRankFfn::poll(std::span<Completion> out) {
   Impl& state = *impl_;
   state.collect();
   const size_t count = std::min(out.size(), state.completions.size());
@@ -334,32 +334,26 @@ size_t M2nFfn::poll(std::span<Completion> out) {
   return count;
 }
 
-void M2nFfn::cancel(Ticket ticket) {
+void MultiRankFfn::cancel(Ticket ticket) {
   Impl& state = *impl_;
   if (PendingRequest* entry = state.find(ticket); entry != nullptr) return state.close(*entry);
   std::erase_if(state.completions,
                 [ticket](const Completion& completion) { return completion.ticket == ticket; });
 }
 
-Status M2nFfn::health() const {
-  for (const auto& link : impl_->links) TANDEM_TRY(link->health());
-  return {};
+Status MultiRankFfn::health() const {
+  return impl_->links.health();
 }
 
-RemoteFfnStats M2nFfn::stats() const {
-  RemoteFfnStats sum{.requests = impl_->requests.load(), .failures = impl_->failures.load()};
-  for (const auto& link : impl_->links) {
-    const RemoteFfnStats one = link->stats();
-    sum.tiles_sent += one.tiles_sent;
-    sum.replies += one.replies;
-    sum.replies_dropped += one.replies_dropped;
-    sum.connections += one.connections;
-  }
+RemoteFfnStats MultiRankFfn::stats() const {
+  RemoteFfnStats sum = impl_->links.stats();
+  sum.requests = impl_->requests.load();
+  sum.failures = impl_->failures.load();
   return sum;
 }
 
-std::vector<FfnRankFacts> M2nFfn::peers() const {
-  return impl_->peers();
+std::vector<FfnRankFacts> MultiRankFfn::peers() const {
+  return impl_->links.peers();
 }
 
 }  // namespace tandem
