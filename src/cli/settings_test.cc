@@ -100,8 +100,6 @@ TEST(Settings, SeveralFfnRanksNeedM2nAndTheGateOnAttention) {
                     s.afd.num_ffn_ranks = 3, s.afd.ffn = {"a:1", "b:1"};
                   }),
                   "afd.num_ffn_ranks: 3 with 2 addresses"));
-  EXPECT_TRUE(has(m2n([](Settings& s) { s.afd.compute_shared_experts_on_attention = "false"; }),
-                  "afd.compute_shared_experts_on_attention: false with afd.connector m2n"));
 }
 
 TEST(Settings, SharedExpertsFollowTheGateUnlessSaidOtherwise) {

@@ -99,6 +99,8 @@ def test_several_ffn_ranks_equal_colocated(model, transport, ranks, prompts, col
         assert [(rank["role"], rank["rank"]) for rank in split["ranks"]] == [("attention", 0)] + [("ffn", i) for i in range(ranks)]
         assert {rank["transport"] for rank in split["ranks"]} == {transport}
         assert outcome(split) == outcome(colocated[model])
+    shared = generate(model, prompts, "--ffn", str(ranks), *flags, "--compute-shared-experts-on-attention=false")
+    assert outcome(shared) == outcome(colocated[model])
     whole = generate(model, prompts, "--ffn", "1", *flags)
     assert outcome(whole) == outcome(colocated[model])
     shares = [rank["bytes_held"] for rank in split["ranks"][1:]]
