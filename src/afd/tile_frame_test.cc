@@ -103,8 +103,10 @@ TEST(TileFrame, ScalesTravelWithTheirRowsUnderOnePermutation) {
     const std::vector<uint32_t> order = {4, 0, 3};
     const std::vector<int32_t> ids = {0, 1, 2, 3, 1, 0};
     const std::vector<float> weights(6, 0.5f);
-    const TileView tile{
-        .header = header_of(3), .in = rows.view, .routing = RoutingView{ids, weights, 2}, .row_index = order};
+    const TileView tile{.header = header_of(3),
+                        .in = rows.view,
+                        .routing = RoutingView{ids, weights, 2},
+                        .part = {.row_index = order}};
     const auto layout = request_layout(tile.header, settings).value();
     std::vector<std::byte> frame(layout.total_bytes());
     write_request(tile, layout, settings, frame);
