@@ -82,6 +82,20 @@ void OptionSet::integer(std::string key, int64_t& value, int64_t min, int64_t ma
   add(std::move(option));
 }
 
+void OptionSet::number_or_auto(std::string key, int64_t& value, int64_t max, std::string help) {
+  const std::string allowed = "auto | 0.." + std::to_string(max);
+  Option option{std::move(key), OptionType::integer, std::move(help), allowed, {}, {}, {}};
+  option.set = [&value, max, allowed](std::string_view text) -> Result<void> {
+    int64_t parsed = -1;
+    if (text != "auto" && (!parse_whole(text, parsed) || parsed < 0 || parsed > max))
+      return bad("'" + std::string(text) + "' is not in " + allowed);
+    value = parsed;
+    return {};
+  };
+  option.get = [&value] { return value < 0 ? std::string("auto") : std::to_string(value); };
+  add(std::move(option));
+}
+
 void OptionSet::real(std::string key, double& value, double min, double max, std::string help) {
   const std::string range = real_text(min) + ".." + real_text(max);
   Option option{std::move(key), OptionType::real, std::move(help), range, {}, {}, {}};

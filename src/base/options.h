@@ -35,6 +35,8 @@ class OptionSet {
  public:
   void boolean(std::string key, bool& value, std::string help);
   void integer(std::string key, int64_t& value, int64_t min, int64_t max, std::string help);
+  // A whole number from 0 on, or auto, which is -1 in `value`.
+  void number_or_auto(std::string key, int64_t& value, int64_t max, std::string help);
   void real(std::string key, double& value, double min, double max, std::string help);
   void text(std::string key, std::string& value, std::string help);
   void choice(std::string key, std::string& value, std::vector<std::string> choices, std::string help);

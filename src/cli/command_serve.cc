@@ -1,8 +1,5 @@
 // tandem serve, attention and up: an attention role of this process behind the HTTP API.
-#include <unistd.h>
-
 #include <cstdio>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
@@ -10,8 +7,11 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/deployment.h"
+#include "cli/front_host.h"
 #include "cli/gsm8k.h"
+#include "cli/http_front.h"
 #include "cli/model_folder.h"
+#include "cli/rank_setup.h"
 #include "cli/stop_signal.h"
 #include "cli/text_model.h"
 #include "serving/api_server.h"
@@ -19,61 +19,34 @@
 namespace tandem {
 namespace {
 
-// Streams that are open when the server is asked to stop may end by themselves for so long.
-constexpr auto kDrainLimit = std::chrono::seconds(10);
-
-std::string served_name(const Settings& settings) {
-  if (!settings.serving.served_model_name.empty()) return settings.serving.served_model_name;
-  std::filesystem::path path(settings.model);
-  if (!path.has_filename()) path = path.parent_path();
-  return path.filename().string();
+// HTTP here, the engines on attention ranks elsewhere.
+Result<int> serve_in_front(Settings& settings) {
+  StopSignal stop;
+  set_log_name("front");
+  TANDEM_ASSIGN(const std::unique_ptr<ApiServer> server, start_server(settings));
+  TANDEM_ASSIGN(ServedModel model, read_served_model(settings.model, served_name(settings)));
+  server->set_progress("waiting for attention ranks", 0);
+  TANDEM_ASSIGN(const std::unique_ptr<FrontHost> host, FrontHost::connect(settings, settings.afd.attention));
+  tell_ranks(settings, host->ranks());
+  serve_until_stopped(settings, stop, *server, std::move(model), host->engine(), {});
+  return kExitSuccess;
 }
 
-// What the process tells whoever started it, one line each on standard output: words, or JSON objects with
-// --json.
-void tell(const Settings& settings, const char* event, const std::string& url) {
+// The engine here, HTTP on fronts elsewhere.
+Result<int> serve_fronts(Settings& settings) {
+  StopSignal stop;
+  TANDEM_TRY(check_listen_address(settings, "afd.attention_listen", settings.afd.attention_listen));
+  TANDEM_ASSIGN(const std::unique_ptr<AttentionHost> host,
+                AttentionHost::create(settings, settings.afd.ffn, settings.afd.attention_listen, 1));
   if (settings.json) {
-    std::printf("%s\n", nlohmann::ordered_json{{"event", event}, {"url", url}}.dump().c_str());
+    std::printf("%s\n", rank_json(host->facts()).c_str());
   } else {
-    std::printf("%s %s\n", event, url.c_str());
+    std::printf("%sready %s\n", rank_table({host->facts()}).c_str(), host->facts().address.c_str());
   }
   std::fflush(stdout);
-}
-
-void tell_ranks(const Settings& settings, const std::vector<RankFacts>& ranks) {
-  if (settings.json) {
-    std::printf("{\"event\":\"ranks\",\"ranks\":%s}\n", rank_json(ranks).c_str());
-  } else {
-    std::fputs(rank_table(ranks).c_str(), stdout);
-  }
-  std::fflush(stdout);
-}
-
-Result<std::unique_ptr<ApiServer>> start_server(const Settings& settings) {
-  ApiServerOptions options;
-  options.http.host = settings.serving.host;
-  options.http.port = static_cast<uint16_t>(settings.serving.port);
-  TANDEM_ASSIGN(std::unique_ptr<ApiServer> server, ApiServer::start(std::move(options)));
-  tell(settings, "listening", server->url());
-  server->set_progress("reading the model", 0);
-  return server;
-}
-
-// How often `up` looks after its FFN processes: soon enough that a client which retries does not wait long.
-constexpr auto kTendInterval = std::chrono::milliseconds(200);
-
-// Says that it serves, and serves until it is asked to stop. `deployment`: whose processes to look after; may
-// be null.
-void serve_until_stopped(const Settings& settings, StopSignal& stop, ApiServer& server, ServedModel model,
-                         Engine& engine, Deployment* deployment) {
-  attach_engine(model, engine);
-  server.set_ready(std::move(model));
-  tell(settings, "ready", server.url());
-  while (!stop.wait_for(kTendInterval)) {
-    if (deployment != nullptr) deployment->tend();
-  }
-  log_info("stopping: open requests have " + std::to_string(kDrainLimit.count()) + " s to end");
-  server.stop(kDrainLimit);
+  stop.wait();
+  host->stop(kServeDrainLimit);
+  return kExitSuccess;
 }
 
 // No `ffn_addresses`: colocated.
@@ -84,7 +57,7 @@ Result<int> serve(Settings& settings, const std::vector<std::string>& ffn_addres
   TANDEM_ASSIGN(ServedModel model, read_served_model(settings.model, served_name(settings)));
   TANDEM_ASSIGN(const std::unique_ptr<EngineHost> host, EngineHost::create(settings, ffn_addresses, 1));
   tell_ranks(settings, {host->facts()});
-  serve_until_stopped(settings, stop, *server, std::move(model), host->engine(), nullptr);
+  serve_until_stopped(settings, stop, *server, std::move(model), host->engine(), {});
   return kExitSuccess;
 }
 
@@ -134,17 +107,29 @@ Result<int> run_serve(Settings& settings) {
   if (settings.afd.role == "ffn")
     return make_error(ErrorCode::invalid_argument, "afd.role: ffn does not serve HTTP; use tandem ffn");
   if (settings.afd.role == "attention") return run_attention(settings);
+  if (!settings.afd.attention.empty()) return serve_in_front(settings);
   return serve(settings, {});
 }
 
 Result<int> run_attention(Settings& settings) {
+  TANDEM_TRY(settle_rank(settings, "attention"));
+  return run_settled_attention(settings);
+}
+
+Result<int> run_settled_attention(Settings& settings) {
   if (settings.afd.ffn.empty()) {
     return make_error(
         ErrorCode::invalid_argument,
         "afd.ffn: no address of an FFN rank; give one with --ffn, or use tandem serve for colocated");
   }
-  set_log_name("attention0");
+  if (!settings.afd.attention_listen.empty()) return serve_fronts(settings);
   return serve(settings, settings.afd.ffn);
+}
+
+Result<int> run_rank(Settings& settings) {
+  const std::string wanted = settings.afd.role == "none" ? "" : settings.afd.role;
+  TANDEM_ASSIGN(const std::string role, settle_rank(settings, wanted));
+  return role == "ffn" ? run_settled_ffn(settings) : run_settled_attention(settings);
 }
 
 Result<int> run_up(Settings& settings) {
@@ -161,7 +146,8 @@ Result<int> run_up(Settings& settings) {
   tell_ranks(settings, deployment->ranks());
   TANDEM_TRY(answer_sample(settings, text, deployment->engine()));
   if (settings.up.once) return kExitSuccess;
-  serve_until_stopped(settings, stop, *server, std::move(model), deployment->engine(), deployment.get());
+  serve_until_stopped(settings, stop, *server, std::move(model), deployment->engine(),
+                      [&] { deployment->tend(); });
   return kExitSuccess;
 }
 

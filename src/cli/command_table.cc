@@ -26,17 +26,32 @@ std::vector<Command> make_commands() {
     return keys;
   };
   // What both roles must agree on; `up` and its like pass it to the ranks that they start.
-  const std::vector<std::string> split_only_addresses = {"afd.listen",        "afd.ffn",
-                                                         "afd.role",          "afd.ffn_rank",
-                                                         "afd.num_ffn_ranks", "afd.num_attention_ranks",
+  const std::vector<std::string> split_only_addresses = {"afd.attention",
+                                                         "afd.attention_listen",
+                                                         "afd.attention_rank",
+                                                         "afd.listen",
+                                                         "afd.ffn",
+                                                         "afd.role",
+                                                         "afd.ffn_rank",
+                                                         "afd.num_ffn_ranks",
+                                                         "afd.num_attention_ranks",
                                                          "afd.keep_serving"};
 
   // What a command that answers one set of prompts and ends has no use for.
-  const std::vector<std::string> of_a_server = {
-      "afd.listen",       "afd.ffn",           "afd.role",
-      "afd.ffn_rank",     "afd.num_ffn_ranks", "afd.num_attention_ranks",
-      "afd.keep_serving", "serving.host",      "serving.port",
-      "up.once",          "up.question"};
+  const std::vector<std::string> of_a_server = {"afd.attention",
+                                                "afd.attention_listen",
+                                                "afd.attention_rank",
+                                                "afd.listen",
+                                                "afd.ffn",
+                                                "afd.role",
+                                                "afd.ffn_rank",
+                                                "afd.num_ffn_ranks",
+                                                "afd.num_attention_ranks",
+                                                "afd.keep_serving",
+                                                "serving.host",
+                                                "serving.port",
+                                                "up.once",
+                                                "up.question"};
 
   std::vector<Command> table;
   table.push_back(
@@ -51,21 +66,24 @@ std::vector<Command> make_commands() {
        {},
        run_up});
   table.push_back({"serve",
-                   "serve the OpenAI API; colocated unless the file has an afd block with role: attention",
-                   "Example: tandem serve --model models/arith --port 8000",
+                   "serve the OpenAI API: colocated, or as the front of attention ranks (--attention)",
+                   "Example: tandem serve --model models/arith --port 8000\n"
+                   "In front of ranks: tandem serve --model models/arith --attention "
+                   "tcp://10.0.0.2:7100,tcp://10.0.0.3:7100",
                    with({"afd.", "serving."}),
                    {"afd.listen", "afd.keep_serving"},
                    "model",
                    {},
                    run_serve});
   table.push_back({"attention",
-                   "the attention role: serves the OpenAI API, with the experts on FFN ranks",
+                   "the attention role: serves the OpenAI API or fronts, with the experts on FFN ranks",
                    "Waits for its FFN ranks, whichever starts first.\n"
                    "Example: tandem attention --model models/arith --ffn tcp://10.0.0.2:7000\n"
                    "Several ranks: --connector m2n --compute-gate-on-attention --ffn "
-                   "tcp://10.0.0.2:7000,tcp://10.0.0.3:7000",
+                   "tcp://10.0.0.2:7000,tcp://10.0.0.3:7000\n"
+                   "For a front: --attention-listen tcp://127.0.0.1:7100 (tandem serve --attention ...)",
                    with({"afd.", "serving."}),
-                   {"afd.listen", "afd.role", "afd.ffn_rank", "afd.keep_serving"},
+                   {"afd.attention", "afd.listen", "afd.role", "afd.ffn_rank", "afd.keep_serving"},
                    "model",
                    {},
                    run_attention});
@@ -76,10 +94,22 @@ std::vector<Command> make_commands() {
        "Example: tandem ffn --model models/arith --listen tcp://127.0.0.1:7000\n"
        "One of several: --connector m2n --compute-gate-on-attention --num-ffn-ranks 2 --ffn-rank 1",
        with({"afd."}),
-       {"afd.ffn", "afd.role", "afd.connect_timeout_s"},
+       {"afd.attention", "afd.attention_listen", "afd.attention_rank", "afd.ffn", "afd.role",
+        "afd.connect_timeout_s"},
        "model",
        {},
        run_ffn});
+  table.push_back({"rank",
+                   "the role and rank that SLURM, mpirun or Kubernetes give this process",
+                   "Global ranks 0..x-1 are attention, x..x+y-1 FFN; x and y are the numbers of addresses in "
+                   "afd.attention and\n"
+                   "afd.ffn, and a rank listens at its own. The front is tandem serve with the same file.\n"
+                   "Example: srun -n 4 tandem rank --config cluster.yaml",
+                   with({"afd.", "serving."}),
+                   {"afd.attention_rank", "afd.ffn_rank", "afd.listen", "afd.attention_listen"},
+                   "model",
+                   {},
+                   run_rank});
   table.push_back({"generate", "continue one prompt, or a file of prompts, and end",
                    "With --json: the tokens and a hash of the logits' bits, equal for equal runs.\n"
                    "Example: tandem generate --model models/arith --chat --prompt 'Tom has 3 apples ...'",

@@ -8,6 +8,7 @@ namespace tandem {
 Result<int> run_serve(Settings& settings);
 Result<int> run_attention(Settings& settings);
 Result<int> run_ffn(Settings& settings);
+Result<int> run_rank(Settings& settings);
 Result<int> run_up(Settings& settings);
 Result<int> run_generate(Settings& settings);
 Result<int> run_eval_gsm8k(Settings& settings);
@@ -18,5 +19,9 @@ Result<int> run_bench_transport(Settings& settings);
 Result<int> run_inspect(Settings& settings);
 Result<int> run_doctor(Settings& settings);
 Result<int> run_configuration(Settings& settings);
+
+// The roles once settle_rank has said which rank this is: what run_attention, run_ffn and run_rank come to.
+Result<int> run_settled_attention(Settings& settings);
+Result<int> run_settled_ffn(Settings& settings);
 
 }  // namespace tandem

@@ -4,21 +4,21 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
 
-#include "base/log.h"
-#include "cli/child_process.h"
 #include "cli/compute.h"
 #include "cli/ffn_host.h"
+#include "cli/front_host.h"
 #include "cli/model_folder.h"
+#include "cli/rank_processes.h"
+#include "model/inspect.h"
 
 namespace tandem {
 namespace {
-
-// A rank that cannot start again must not keep the machine busy with trying.
-constexpr auto kRestartInterval = std::chrono::seconds(1);
 
 constexpr std::string_view kFolderPrefix =
     "tandem-";  // then the process id, a dash and six random characters
@@ -67,17 +67,14 @@ const char* bool_text(bool value) {
   return value ? "true" : "false";
 }
 
-// Every setting that both roles must share, as the child's flags: nobody repeats them by hand.
-std::vector<std::string> ffn_arguments(const Settings& settings, const std::string& address, int64_t rank,
-                                       int threads) {
-  return {"ffn",
-          "--model=" + settings.model,
-          "--listen=" + address,
+// Every setting that both roles must share, as a child's flags: nobody repeats them by hand.
+std::vector<std::string> shared_arguments(const Settings& settings, int threads) {
+  return {"--model=" + settings.model,
           "--compute-dtype=" + settings.engine.compute_dtype,
           "--deterministic=" + std::string(bool_text(settings.engine.deterministic)),
           "--connector=" + settings.afd.connector,
           "--num-ffn-ranks=" + std::to_string(settings.up.ffn),
-          "--ffn-rank=" + std::to_string(rank),
+          "--num-attention-ranks=" + std::to_string(settings.up.attention),
           "--log-level=" + settings.engine.log_level,
           "--threads=" + std::to_string(threads),
           "--compute-gate-on-attention=" + std::string(bool_text(settings.afd.compute_gate_on_attention)),
@@ -85,106 +82,160 @@ std::vector<std::string> ffn_arguments(const Settings& settings, const std::stri
               std::string(bool_text(settings.shared_experts_on_attention())),
           "--activation-dtype=" + settings.afd.activation_dtype,
           "--send-token-ids=" + std::string(bool_text(settings.afd.send_token_ids)),
-          "--keep-serving=true",  // a stray client must not end what attention has not reached yet
           "--json"};
+}
+
+std::vector<std::string> with_shared(std::vector<std::string> own, const Settings& settings, int threads) {
+  const std::vector<std::string> shared = shared_arguments(settings, threads);
+  own.insert(own.end(), shared.begin(), shared.end());
+  return own;
+}
+
+std::vector<std::string> ffn_arguments(const Settings& settings, const std::string& address, int64_t rank,
+                                       int threads) {
+  return with_shared({"ffn", "--listen=" + address, "--ffn-rank=" + std::to_string(rank),
+                      // a stray client must not end what attention has not reached yet
+                      "--keep-serving=true"},
+                     settings, threads);
+}
+
+std::vector<std::string> attention_arguments(const Settings& settings, const std::string& ffn_addresses,
+                                             const std::string& address, int64_t rank, int threads) {
+  const ServingSettings& serving = settings.serving;
+  return with_shared(
+      {"attention", "--ffn=" + ffn_addresses, "--attention-listen=" + address,
+       "--attention-rank=" + std::to_string(rank), "--max-num-seqs=" + std::to_string(serving.max_num_seqs),
+       "--max-num-batched-tokens=" + std::to_string(serving.max_num_batched_tokens),
+       "--max-context-tokens=" + std::to_string(serving.max_context_tokens),
+       "--kv-cache-tokens=" + std::to_string(serving.kv_cache_tokens),
+       "--max-queue=" + std::to_string(serving.max_queue),
+       "--connect-timeout-s=" + std::to_string(settings.afd.connect_timeout_s)},
+      settings, threads);
 }
 
 }  // namespace
 
 struct Deployment::Impl {
-  struct FfnProcess {
-    ChildProcess child;
-    std::vector<std::string> arguments;
-    Instant started;
-  };
-
   SocketFolder sockets;
-  std::vector<FfnProcess> ffn_processes;
+  RankProcesses ffn_processes{"FFN rank", "--listen="};
   std::vector<std::unique_ptr<FfnHost>> ffn_hosts;
-  std::unique_ptr<EngineHost> engine;  // last: attention leaves before its experts do
-  std::vector<RankFacts> ranks;
+  RankProcesses attention_processes{"attention rank", "--attention-listen="};
+  std::vector<std::unique_ptr<AttentionHost>> attention_hosts;
+  // Last: who asks leaves before who answers. One of the two.
+  std::unique_ptr<EngineHost> engine;
+  std::unique_ptr<FrontHost> front;
+  std::vector<RankFacts> attention_ranks, ffn_ranks;
 
-  Result<std::string> listen_address(const std::string& transport, int64_t rank) {
+  Result<std::string> listen_address(const std::string& transport, const std::string& role, int64_t rank) {
+    const std::string name = role + std::to_string(rank);
     if (transport == "tcp" || transport == "ucx") return transport + "://127.0.0.1:0";
-    if (transport == "inproc")
-      return "inproc://tandem-" + std::to_string(::getpid()) + "-" + std::to_string(rank);
+    if (transport == "inproc") {
+      static std::atomic<uint64_t> serial{0};  // one process may start several deployments
+      return "inproc://tandem-" + std::to_string(::getpid()) + "-" + std::to_string(serial++) + "-" + name;
+    }
     TANDEM_ASSIGN(const std::string folder, sockets.path());
-    return "shm://" + folder + "/ffn" + std::to_string(rank) + ".sock";
+    return "shm://" + folder + "/" + name + ".sock";
   }
 
-  // All at once, so that they read their weights side by side; then `ranks` says where they listen.
+  // All at once, so that they read their weights side by side; then `ffn_ranks` says where they listen.
   Status start_ffn(const Settings& settings, int roles) {
     if (settings.up.ffn == 0) return {};
     TANDEM_ASSIGN(const ModelConfig config, read_model_config(settings.model));
     TANDEM_TRY(held_experts(config, 0, settings.up.ffn));  // before any process is started
     for (int64_t rank = 0; rank < settings.up.ffn; ++rank) {
-      TANDEM_ASSIGN(const std::string address, listen_address(settings.up.transport, rank));
+      TANDEM_ASSIGN(const std::string address, listen_address(settings.up.transport, "ffn", rank));
       if (settings.up.transport == "inproc") {
         Settings mine = settings;
         mine.afd.num_ffn_ranks = settings.up.ffn;
         mine.afd.ffn_rank = rank;
         TANDEM_ASSIGN(std::unique_ptr<FfnHost> host, FfnHost::create(mine, address, roles));
-        ranks.push_back(host->facts());
+        ffn_ranks.push_back(host->facts());
         ffn_hosts.push_back(std::move(host));
       } else {
-        FfnProcess process;
-        process.arguments = ffn_arguments(settings, address, rank, threads_for(settings, roles));
-        TANDEM_ASSIGN(process.child, ChildProcess::start(process.arguments));
-        process.started = now();
-        ffn_processes.push_back(std::move(process));
+        TANDEM_TRY(ffn_processes.start(ffn_arguments(settings, address, rank, threads_for(settings, roles))));
       }
     }
-    for (size_t rank = 0; rank < ffn_processes.size(); ++rank) {
-      FfnProcess& process = ffn_processes[rank];
-      auto line = process.child.read_line(std::chrono::seconds(settings.afd.connect_timeout_s));
-      if (!line)
-        return make_error(line.error().code,
-                          "FFN rank " + std::to_string(rank) + " did not start: " + line.error().message);
-      TANDEM_ASSIGN(const RankFacts facts, parse_rank_json(*line));
-      ranks.push_back(facts);
-      // Again it must listen where attention looks for it, on the port that the system chose.
-      for (std::string& argument : process.arguments) {
-        if (argument.starts_with("--listen=")) argument = "--listen=" + facts.address;
-      }
-    }
+    return wait_for(ffn_processes, settings, ffn_ranks);
+  }
+
+  static Status wait_for(RankProcesses& processes, const Settings& settings, std::vector<RankFacts>& ranks) {
+    TANDEM_ASSIGN(const std::vector<RankFacts> ready,
+                  processes.wait_ready(std::chrono::seconds(settings.afd.connect_timeout_s)));
+    ranks.insert(ranks.end(), ready.begin(), ready.end());
     return {};
+  }
+
+  // Several attention ranks and the front before them.
+  Status start_attention(Settings settings, const std::vector<std::string>& ffn_addresses, int roles) {
+    TANDEM_TRY(share_memory(settings));
+    std::string joined;
+    for (const std::string& address : ffn_addresses) joined += (joined.empty() ? "" : ",") + address;
+    for (int64_t rank = 0; rank < settings.up.attention; ++rank) {
+      TANDEM_ASSIGN(const std::string address, listen_address(settings.up.transport, "attention", rank));
+      if (settings.up.transport == "inproc") {
+        settings.afd.attention_rank = rank;
+        TANDEM_ASSIGN(std::unique_ptr<AttentionHost> host,
+                      AttentionHost::create(settings, ffn_addresses, address, roles));
+        attention_ranks.push_back(host->facts());
+        attention_hosts.push_back(std::move(host));
+      } else {
+        TANDEM_TRY(attention_processes.start(
+            attention_arguments(settings, joined, address, rank, threads_for(settings, roles))));
+      }
+    }
+    TANDEM_TRY(wait_for(attention_processes, settings, attention_ranks));
+    TANDEM_ASSIGN(front, FrontHost::connect(settings, addresses_of(attention_ranks)));
+    return {};
+  }
+
+  // A rank by itself would take a quarter of the free memory for its KV pool, and its neighbours as well.
+  static Status share_memory(Settings& settings) {
+    if (settings.serving.kv_cache_tokens > 0) return {};
+    TANDEM_ASSIGN(const ModelConfig config, read_model_config(settings.model));
+    const uint64_t token_bytes =
+        inspect_model(config).kv_bytes_per_token * (settings.engine.compute_dtype == "float32" ? 2 : 1);
+    const uint64_t share = default_kv_bytes() / static_cast<uint64_t>(settings.up.attention);
+    const uint64_t wanted =
+        uint64_t{max_context_tokens(settings, config)} * static_cast<uint64_t>(settings.serving.max_num_seqs);
+    settings.serving.kv_cache_tokens =
+        static_cast<int64_t>(std::clamp<uint64_t>(share / std::max<uint64_t>(1, token_bytes), 1, wanted));
+    return {};
+  }
+
+  static std::vector<std::string> addresses_of(const std::vector<RankFacts>& ranks) {
+    std::vector<std::string> addresses;
+    for (const RankFacts& rank : ranks) addresses.push_back(rank.address);
+    return addresses;
   }
 };
 
 Deployment::Deployment(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Deployment::~Deployment() = default;
 Engine& Deployment::engine() {
-  return impl_->engine->engine();
+  return impl_->front ? impl_->front->engine() : impl_->engine->engine();
 }
 std::vector<RankFacts> Deployment::ranks() const {
-  return impl_->ranks;
+  std::vector<RankFacts> ranks = impl_->attention_ranks;
+  ranks.insert(ranks.end(), impl_->ffn_ranks.begin(), impl_->ffn_ranks.end());
+  return ranks;
 }
 
 void Deployment::tend() {
-  for (size_t rank = 0; rank < impl_->ffn_processes.size(); ++rank) {
-    Impl::FfnProcess& process = impl_->ffn_processes[rank];
-    if (process.child.alive() || now() - process.started < kRestartInterval) continue;
-    process.started = now();
-    auto child = ChildProcess::start(process.arguments);
-    if (!child) {
-      log_error("FFN rank " + std::to_string(rank) +
-                " has died and cannot be started again: " + child.error().message);
-      continue;
-    }
-    process.child = std::move(*child);
-    log_warning("FFN rank " + std::to_string(rank) + " has died; started again as process " +
-                std::to_string(process.child.pid()));
-  }
+  impl_->ffn_processes.tend();
+  impl_->attention_processes.tend();
 }
 
 Result<std::unique_ptr<Deployment>> Deployment::start(const Settings& settings) {
   auto impl = std::make_unique<Impl>();
-  const int roles = 1 + static_cast<int>(settings.up.ffn);
+  const int roles = static_cast<int>(settings.up.attention + settings.up.ffn);
   TANDEM_TRY(impl->start_ffn(settings, roles));
-  std::vector<std::string> addresses;
-  for (const RankFacts& rank : impl->ranks) addresses.push_back(rank.address);
-  TANDEM_ASSIGN(impl->engine, EngineHost::create(settings, addresses, roles));
-  impl->ranks.insert(impl->ranks.begin(), impl->engine->facts());
+  const std::vector<std::string> addresses = Impl::addresses_of(impl->ffn_ranks);
+  if (settings.up.attention > 1) {
+    TANDEM_TRY(impl->start_attention(settings, addresses, roles));
+  } else {
+    TANDEM_ASSIGN(impl->engine, EngineHost::create(settings, addresses, roles));
+    impl->attention_ranks.push_back(impl->engine->facts());
+  }
   return std::unique_ptr<Deployment>(new Deployment(std::move(impl)));
 }
 

@@ -1,6 +1,6 @@
-// Deployment: an xAyF on this host, as `up`, `generate` and `eval` start it: the attention role in this
-// process and its FFN ranks in child processes (shm, tcp) or in threads (inproc); or colocated. Ends what it
-// started.
+// Deployment: an xAyF on this host, as `up`, `generate` and `eval` start it: FFN ranks in child processes
+// (shm, tcp) or in threads (inproc); one attention rank in this process, or several beside the FFN ranks with
+// a front in this process; or colocated. Ends what it started.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ class Deployment {
 
   Engine& engine();
   std::vector<RankFacts> ranks() const;
-  // Starts FFN processes that have died again, on their old addresses: attention takes them back. Call it now
+  // Starts processes that have died again, on their old addresses: their peers take them back. Call it now
   // and then, from the thread that started the deployment (the children die with that thread).
   void tend();
 

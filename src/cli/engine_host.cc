@@ -29,12 +29,6 @@ constexpr uint32_t kDefaultMaxContext = 32768;
 // other ranks.
 constexpr uint64_t kKvShareOfMemory = 4;
 
-uint32_t max_context(const Settings& settings, const ModelConfig& config) {
-  if (settings.serving.max_context_tokens == 0)
-    return std::min(config.max_position_embeddings, kDefaultMaxContext);
-  return static_cast<uint32_t>(settings.serving.max_context_tokens);
-}
-
 Result<uint32_t> num_blocks(const Settings& settings, const StateGroupSpec& spec, uint32_t context) {
   const auto blocks_for = [&](uint64_t tokens) {
     return (tokens + spec.tokens_per_block - 1) / spec.tokens_per_block;
@@ -45,8 +39,7 @@ Result<uint32_t> num_blocks(const Settings& settings, const StateGroupSpec& spec
     blocks = blocks_for(static_cast<uint64_t>(settings.serving.kv_cache_tokens));
   } else {
     const uint64_t wanted = blocks_for(context) * static_cast<uint64_t>(settings.serving.max_num_seqs);
-    blocks =
-        std::clamp<uint64_t>(MemoryBudget::detect().available() / kKvShareOfMemory / block_bytes, 1, wanted);
+    blocks = std::clamp<uint64_t>(default_kv_bytes() / block_bytes, 1, wanted);
   }
   if (blocks > INT32_MAX) {
     return make_error(ErrorCode::invalid_argument,
@@ -65,6 +58,16 @@ LaneOptions lane_options(const AfdSettings& afd) {
 }
 
 }  // namespace
+
+uint32_t max_context_tokens(const Settings& settings, const ModelConfig& config) {
+  if (settings.serving.max_context_tokens == 0)
+    return std::min(config.max_position_embeddings, kDefaultMaxContext);
+  return static_cast<uint32_t>(settings.serving.max_context_tokens);
+}
+
+uint64_t default_kv_bytes() {
+  return MemoryBudget::detect().available() / kKvShareOfMemory;
+}
 
 struct EngineHost::Impl {
   ModelConfig config;
@@ -101,6 +104,7 @@ struct EngineHost::Impl {
     ConnectorOptions options;
     options.name = settings.afd.connector;
     options.remote.addresses = ffn_addresses;
+    options.remote.attention_rank = static_cast<uint32_t>(facts.rank);
     TANDEM_ASSIGN(options.remote.settings,
                   split_settings(settings.model, config, placement, compute->table()));
     options.remote.start_limit = std::chrono::seconds(settings.afd.connect_timeout_s);
@@ -118,7 +122,7 @@ struct EngineHost::Impl {
     TANDEM_ASSIGN(Model created, Model::create(config, weights));
     model = std::make_unique<Model>(std::move(created));
     const StateGroupSpec& group = model->state_groups()[0];
-    const uint32_t context = max_context(settings, config);
+    const uint32_t context = max_context_tokens(settings, config);
     TANDEM_ASSIGN(const uint32_t blocks, num_blocks(settings, group, context));
     TANDEM_ASSIGN(BlockPool block_pool, BlockPool::create(group, blocks));
 
@@ -167,6 +171,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::create(const Settings& settings,
   TANDEM_ASSIGN(impl->config, read_model_config(settings.model));
   TANDEM_ASSIGN(const GenerationDefaults defaults, read_generation_defaults(settings.model));
   TANDEM_ASSIGN(impl->compute, Compute::create(threads_for(settings, roles)));
+  impl->facts.rank = std::max<int64_t>(0, settings.afd.attention_rank);  // auto, settled nowhere: 0
   impl->facts.pid = ::getpid();
   impl->facts.isa = impl->compute->table().name;
   impl->facts.threads = impl->compute->pool().threads();

@@ -10,6 +10,7 @@
 
 #include "attention/engine.h"
 #include "cli/settings.h"
+#include "model/model_config.h"
 
 namespace tandem {
 
@@ -24,6 +25,11 @@ struct RankFacts {
   std::string isa;
   int64_t threads = 0;
 };
+
+// Prompt and answer together, as the settings say, or the default.
+uint32_t max_context_tokens(const Settings& settings, const ModelConfig& config);
+// What the KV pool of the only attention rank of a host takes when nobody says otherwise.
+uint64_t default_kv_bytes();
 
 class EngineHost {
  public:

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "afd/topology.h"
@@ -66,7 +67,8 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
   TANDEM_ASSIGN(impl->config, read_model_config(settings.model));
   TANDEM_ASSIGN(impl->compute, Compute::create(threads_for(settings, roles)));
 
-  const auto rank = static_cast<uint16_t>(settings.afd.ffn_rank);
+  const auto rank =
+      static_cast<uint16_t>(std::max<int64_t>(0, settings.afd.ffn_rank));  // auto, settled nowhere: 0
   LoadOptions load;
   load.compute_dtype = placement.compute_dtype;
   load.held.attention = false;

@@ -30,12 +30,27 @@ OptionSet Settings::declare() {
   set.list("afd.ffn", afd.ffn,
            "Addresses of the FFN ranks, in order of rank: tcp://host:port, ucx://host:port, shm://path, "
            "inproc://name.");
-  set.text("afd.listen", afd.listen, "Address on which an FFN rank listens; port 0: chosen by the system.");
-  set.integer("afd.num_attention_ranks", afd.num_attention_ranks, 1, 1024, "Attention ranks.");
+  set.list(
+      "afd.attention", afd.attention,
+      "Addresses at which fronts reach the attention ranks, in order of rank. With them `serve` is a front: "
+      "it holds no weights.");
+  set.text("afd.listen", afd.listen,
+           "Address on which an FFN rank listens; port 0: chosen by the system. Empty: the rank's entry of "
+           "afd.ffn, or tcp://127.0.0.1:7000.");
+  set.text("afd.attention_listen", afd.attention_listen,
+           "Address on which an attention rank serves fronts, instead of HTTP. Empty: the rank's entry of "
+           "afd.attention, or HTTP.");
+  set.integer("afd.num_attention_ranks", afd.num_attention_ranks, 1, 1024,
+              "Attention ranks; where afd.attention lists them, the addresses count.");
   set.integer("afd.num_ffn_ranks", afd.num_ffn_ranks, 1, 1024,
               "FFN ranks, each with its share of the experts; on attention the addresses count.");
-  set.integer("afd.ffn_rank", afd.ffn_rank, 0, 1023,
-              "Which of the FFN ranks this process is: decides its share of the experts.");
+  set.number_or_auto(
+      "afd.attention_rank", afd.attention_rank, 1023,
+      "Which of the attention ranks this process is; auto: what SLURM, mpirun or Kubernetes say, or 0.");
+  set.number_or_auto(
+      "afd.ffn_rank", afd.ffn_rank, 1023,
+      "Which of the FFN ranks this process is, which decides its share of the experts; auto: what "
+      "SLURM, mpirun or Kubernetes say, or 0.");
   set.boolean("afd.compute_gate_on_attention", afd.compute_gate_on_attention,
               "Attention routes; the routing travels beside the activation.");
   set.choice("afd.compute_shared_experts_on_attention", afd.compute_shared_experts_on_attention,
@@ -125,16 +140,39 @@ int64_t Settings::ffn_ranks() const {
   return std::max({up.ffn, afd.num_ffn_ranks, static_cast<int64_t>(afd.ffn.size())});
 }
 
+int64_t Settings::attention_ranks() const {
+  return std::max(afd.num_attention_ranks, static_cast<int64_t>(afd.attention.size()));
+}
+
 Result<void> validate(const Settings& settings) {
   const auto refuse = [](const std::string& key, const std::string& value, const std::string& remedy) {
     return make_error(ErrorCode::unsupported, key + ": " + value + " is not supported; use " + remedy);
   };
   TANDEM_TRY(check_support(settings));
   const AfdSettings& afd = settings.afd;
-  if (afd.ffn_rank >= afd.num_ffn_ranks) {
+  const auto listed = [](const std::vector<std::string>& addresses, int64_t ranks) {
+    return std::max(ranks, static_cast<int64_t>(addresses.size()));
+  };
+  if (const int64_t ranks = listed(afd.ffn, afd.num_ffn_ranks); afd.ffn_rank >= ranks) {
     return refuse("afd.ffn_rank",
-                  std::to_string(afd.ffn_rank) + " of afd.num_ffn_ranks " + std::to_string(afd.num_ffn_ranks),
-                  "0.." + std::to_string(afd.num_ffn_ranks - 1));
+                  std::to_string(afd.ffn_rank) + " of afd.num_ffn_ranks " + std::to_string(ranks),
+                  "0.." + std::to_string(ranks - 1));
+  }
+  if (const int64_t ranks = listed(afd.attention, afd.num_attention_ranks); afd.attention_rank >= ranks) {
+    return refuse("afd.attention_rank",
+                  std::to_string(afd.attention_rank) + " of afd.num_attention_ranks " + std::to_string(ranks),
+                  "0.." + std::to_string(ranks - 1));
+  }
+  if (!afd.attention.empty() && afd.num_attention_ranks > 1 &&
+      afd.num_attention_ranks != static_cast<int64_t>(afd.attention.size())) {
+    return refuse("afd.num_attention_ranks",
+                  std::to_string(afd.num_attention_ranks) + " with " + std::to_string(afd.attention.size()) +
+                      " addresses in afd.attention",
+                  "one address for each rank");
+  }
+  if (settings.up.attention > 1 && settings.up.ffn == 0) {
+    return refuse("up.attention", std::to_string(settings.up.attention) + " with up.ffn 0",
+                  "at least one FFN rank: colocated is one process");
   }
   if (!afd.ffn.empty() && afd.num_ffn_ranks > 1 &&
       afd.num_ffn_ranks != static_cast<int64_t>(afd.ffn.size())) {

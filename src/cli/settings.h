@@ -17,13 +17,17 @@ struct EngineSettings {
   std::string log_level = "info";
 };
 
+inline constexpr const char* kDefaultFfnAddress = "tcp://127.0.0.1:7000";
+
 struct AfdSettings {
   std::string role = "none";  // none: colocated
   std::string connector = "p2p";
-  std::vector<std::string> ffn;  // addresses of the FFN ranks
-  std::string listen = "tcp://127.0.0.1:7000";
+  std::vector<std::string> ffn;        // addresses of the FFN ranks
+  std::vector<std::string> attention;  // where fronts reach the attention ranks
+  std::string listen;                  // of an FFN rank; empty: its entry of `ffn`, or kDefaultFfnAddress
+  std::string attention_listen;  // of an attention rank for fronts; empty: its entry of `attention`, or none
   int64_t num_attention_ranks = 1, num_ffn_ranks = 1;
-  int64_t ffn_rank = 0;  // of this process, when it is one of num_ffn_ranks
+  int64_t attention_rank = -1, ffn_rank = -1;  // of this process; -1: from its launcher, or 0
   bool compute_gate_on_attention = false;
   std::string compute_shared_experts_on_attention = "auto";
   bool send_token_ids = false;
@@ -97,6 +101,8 @@ struct Settings {
 
   // FFN ranks that the settings speak of: to start, to connect to, or to be one of. 0: colocated.
   int64_t ffn_ranks() const;
+  // The same for attention ranks. At least 1.
+  int64_t attention_ranks() const;
 };
 
 // Refuses what is not supported and what does not go together: one line with the key, the value and what

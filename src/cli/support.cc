@@ -80,12 +80,6 @@ std::vector<SupportAxis> make_axes() {
   axes.back().written = [](const Settings& s) { return s.afd.micro_batches; };
   axes.push_back(plain_axis("afd.send_token_ids", "token ids", {"false", "true"},
                             [](const Settings& s) { return text_of(s.afd.send_token_ids); }));
-  axes.push_back(count_axis(
-      "afd.num_attention_ranks", "attention ranks",
-      [](const Settings& s) { return s.afd.num_attention_ranks; }, "attention ranks"));
-  axes.push_back(count_axis(
-      "up.attention", "`up --attention`", [](const Settings& s) { return s.up.attention; },
-      "attention ranks"));
   return axes;
 }
 
@@ -107,10 +101,6 @@ std::vector<SupportRule> make_rules() {
        "it with afd.compute_gate_on_attention: true, or auto",
        "the router must see the rows before they are rounded"},
       {{{"afd.execution", {"graph"}}}, "eager", "step programs are built once at start in either mode"},
-      {{{"afd.num_attention_ranks", {kSeveral}}},
-       "1",
-       "every attention rank is a server of its own; they may share the FFN ranks"},
-      {{{"up.attention", {kSeveral}}}, "1", "there is no front over several attention ranks"},
       {{{"afd.connector", {"m2n"}}, {"afd.compute_gate_on_attention", {"false"}}},
        "it with afd.compute_gate_on_attention: true",
        "attention must know the experts of a row to send it to them"},

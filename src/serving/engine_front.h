@@ -17,6 +17,7 @@ struct EngineFrontOptions {
   EngineIdentity identity;                          // role front
   Duration start_limit = std::chrono::minutes(30);  // they read their weights, and may be started later
   const std::atomic<bool>* give_up = nullptr;       // set by a signal handler: ends the waiting (cancelled)
+  Duration silence_limit = EndpointOptions{}.silence_limit;
 };
 
 class EngineFront {

@@ -1,0 +1,64 @@
+#include "cli/http_front.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+
+namespace tandem {
+namespace {
+
+// How often `up` looks after its FFN processes: soon enough that a client which retries does not wait long.
+constexpr auto kTendInterval = std::chrono::milliseconds(200);
+
+}  // namespace
+
+std::string served_name(const Settings& settings) {
+  if (!settings.serving.served_model_name.empty()) return settings.serving.served_model_name;
+  std::filesystem::path path(settings.model);
+  if (!path.has_filename()) path = path.parent_path();
+  return path.filename().string();
+}
+
+void tell(const Settings& settings, const char* event, const std::string& url) {
+  if (settings.json) {
+    std::printf("%s\n", nlohmann::ordered_json{{"event", event}, {"url", url}}.dump().c_str());
+  } else {
+    std::printf("%s %s\n", event, url.c_str());
+  }
+  std::fflush(stdout);
+}
+
+void tell_ranks(const Settings& settings, const std::vector<RankFacts>& ranks) {
+  if (settings.json) {
+    std::printf("{\"event\":\"ranks\",\"ranks\":%s}\n", rank_json(ranks).c_str());
+  } else {
+    std::fputs(rank_table(ranks).c_str(), stdout);
+  }
+  std::fflush(stdout);
+}
+
+Result<std::unique_ptr<ApiServer>> start_server(const Settings& settings) {
+  ApiServerOptions options;
+  options.http.host = settings.serving.host;
+  options.http.port = static_cast<uint16_t>(settings.serving.port);
+  TANDEM_ASSIGN(std::unique_ptr<ApiServer> server, ApiServer::start(std::move(options)));
+  tell(settings, "listening", server->url());
+  server->set_progress("reading the model", 0);
+  return server;
+}
+
+void serve_until_stopped(const Settings& settings, StopSignal& stop, ApiServer& server, ServedModel model,
+                         Engine& engine, const std::function<void()>& tend) {
+  attach_engine(model, engine);
+  server.set_ready(std::move(model));
+  tell(settings, "ready", server.url());
+  while (!stop.wait_for(kTendInterval)) {
+    if (tend) tend();
+  }
+  log_info("stopping: open requests have " + std::to_string(kServeDrainLimit.count()) + " s to end");
+  server.stop(kServeDrainLimit);
+}
+
+}  // namespace tandem

@@ -1,0 +1,45 @@
+#include "cli/rank_setup.h"
+
+#include "base/log.h"
+#include "cli/rank_environment.h"
+
+namespace tandem {
+
+Result<std::string> settle_rank(Settings& settings, const std::string& role) {
+  AfdSettings& afd = settings.afd;
+  RankQuestion question;
+  question.role = role;
+  question.attention_ranks = settings.attention_ranks();
+  question.ffn_ranks = std::max(afd.num_ffn_ranks, static_cast<int64_t>(afd.ffn.size()));
+  question.given = role == "ffn" ? afd.ffn_rank : role == "attention" ? afd.attention_rank : -1;
+  TANDEM_ASSIGN(const RankAnswer answer, find_rank(question, process_environment()));
+  afd.num_attention_ranks = question.attention_ranks;
+  afd.num_ffn_ranks = question.ffn_ranks;
+  const auto index = static_cast<size_t>(answer.rank);
+  if (answer.role == "ffn") {
+    afd.ffn_rank = answer.rank;
+    if (afd.listen.empty()) afd.listen = afd.ffn.empty() ? kDefaultFfnAddress : afd.ffn[index];
+  } else {
+    afd.attention_rank = answer.rank;
+    if (afd.attention_listen.empty() && !afd.attention.empty()) afd.attention_listen = afd.attention[index];
+  }
+  set_log_name(answer.role + std::to_string(answer.rank));
+  if (answer.source.find(' ') != std::string::npos && answer.source != "the default")
+    log_info(answer.role + " rank " + std::to_string(answer.rank) + ", by " + answer.source);
+  if (!answer.note.empty()) log_warning(answer.note);
+  return answer.role;
+}
+
+Status check_listen_address(const Settings& settings, const std::string& key, const std::string& address) {
+  const bool local = address.starts_with("shm://") || address.starts_with("inproc://") ||
+                     address.find("//127.") != std::string::npos ||
+                     address.find("//localhost:") != std::string::npos ||
+                     address.find("//[::1]:") != std::string::npos || address.starts_with("127.") ||
+                     address.starts_with("localhost:");
+  if (local || settings.afd.insecure) return {};
+  return make_error(ErrorCode::invalid_argument, key + ": " + address +
+                                                     " is reachable from other hosts and peers do not "
+                                                     "authenticate; say --insecure on a trusted network");
+}
+
+}  // namespace tandem
