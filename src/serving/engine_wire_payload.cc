@@ -61,7 +61,7 @@ enum StateTag : uint16_t {
   kStepSeconds,
   kDecodeLanes,
 };
-static_assert(sizeof(EngineStats) == 6 * sizeof(uint32_t) + 10 * sizeof(uint64_t),  // one of the six is padding
+static_assert(sizeof(EngineStats) == 104,
               "EngineStats has changed: give the new count a tag here");
 
 constexpr size_t kRecordHeadBytes = 16;
@@ -309,7 +309,7 @@ std::vector<std::byte> StateLayout::encode(const EngineState& state) {
   out.number(kFfnSubmits, stats.ffn_submits);
   out.number(kFfnWaitSeconds, stats.ffn_wait_seconds);
   out.number(kStepSeconds, stats.step_seconds);
-  out.number(kDecodeLanes, stats.decode_lanes);
+  out.number(kDecodeLanes, stats.decode_lanes, EngineStats{}.decode_lanes);
   return EngineHead::wrap(EngineMessage::state, out.take());
 }
 

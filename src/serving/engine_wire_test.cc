@@ -157,6 +157,7 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   state.stats.waiting = 3;
   state.stats.kv_blocks_used = 17;
   state.stats.preempted = 2;
+  state.stats.decode_lanes = 3;
   state.stats.step_seconds = 1.5;
   state.stats.decode_lanes = 3;
   state.health = make_error(ErrorCode::unavailable, "FFN rank 1 at tcp://b:7000: connection closed");
@@ -168,6 +169,7 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   EXPECT_EQ(got->stats.waiting, 3u);
   EXPECT_EQ(got->stats.kv_blocks_used, 17u);
   EXPECT_EQ(got->stats.preempted, 2u);
+  EXPECT_EQ(got->stats.decode_lanes, 3u);
   EXPECT_EQ(got->stats.step_seconds, 1.5);
   EXPECT_EQ(got->stats.decode_lanes, 3u);
   EXPECT_EQ(got->health.error().message, "FFN rank 1 at tcp://b:7000: connection closed");
