@@ -108,8 +108,7 @@ std::vector<std::string> attention_arguments(const Settings& settings, const std
        "--max-num-batched-tokens=" + std::to_string(serving.max_num_batched_tokens),
        "--max-context-tokens=" + std::to_string(serving.max_context_tokens),
        "--kv-cache-tokens=" + std::to_string(serving.kv_cache_tokens),
-       "--max-queue=" + std::to_string(serving.max_queue),
-                      "--micro-batches=" + settings.afd.micro_batches,
+       "--max-queue=" + std::to_string(serving.max_queue), "--micro-batches=" + settings.afd.micro_batches,
        "--connect-timeout-s=" + std::to_string(settings.afd.connect_timeout_s)},
       settings, threads);
 }

@@ -166,7 +166,6 @@ void BalancedEngine::cancel(RequestId id) {
 
 EngineStats BalancedEngine::stats() const {
   EngineStats sum;
-  sum.decode_lanes = 0;
   for (const Rank& rank : impl_->ranks) {
     const EngineStats stats = rank.engine->stats();
     sum.waiting += stats.waiting;
@@ -180,7 +179,6 @@ EngineStats BalancedEngine::stats() const {
     sum.cancelled += stats.cancelled;
     sum.failed += stats.failed;
     sum.preempted += stats.preempted;
-    sum.decode_lanes += stats.decode_lanes;
     sum.ffn_submits += stats.ffn_submits;
     sum.decode_lanes = std::max(sum.decode_lanes, stats.decode_lanes);
     sum.ffn_wait_seconds += stats.ffn_wait_seconds;

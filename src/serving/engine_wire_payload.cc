@@ -61,8 +61,7 @@ enum StateTag : uint16_t {
   kStepSeconds,
   kDecodeLanes,
 };
-static_assert(sizeof(EngineStats) == 104,
-              "EngineStats has changed: give the new count a tag here");
+static_assert(sizeof(EngineStats) == 104, "EngineStats has changed: give the new count a tag here");
 
 constexpr size_t kRecordHeadBytes = 16;
 constexpr size_t kTokenBytes = kRecordHeadBytes + 16;
