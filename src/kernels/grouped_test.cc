@@ -191,6 +191,78 @@ TEST_P(GroupedTest, BitsDoNotDependOnGroupingOrThreads) {
   }
 }
 
+// Deterministic sums: a weight that is cut between contributions gives parts that add up to the bits of the
+// whole, alone and among other rows; and the whole is what the plain kernel gives for each contribution,
+// weighted and rounded to the grid. The last contribution may be shorter, and odd.
+TEST_P(GroupedTest, ContributionsAddUpWhereverAWeightIsCut) {
+  constexpr uint32_t kHidden = 75, kRows = 29, kBlock = 8;
+  for (const uint32_t intermediate : {5u, 8u, 40u, 43u}) {
+    for (const PackFormat format : {PackFormat::f32, PackFormat::bf16}) {
+      SCOPED_TRACE(::testing::Message() << intermediate << " format " << static_cast<int>(format));
+      const DType dtype = activation_dtype(format);
+      const Tensor source = Tensor::random(dtype, size_t{kHidden} * intermediate, 3);
+      const Tensor middle = Tensor::random(dtype, size_t{kRows} * intermediate, 4);
+      const Tensor weights = Tensor::random(DType::f32, kRows, 5);
+      std::vector<uint32_t> slots(kRows);
+      std::iota(slots.rbegin(), slots.rend(), 0u);
+      const auto cut = [&](uint32_t begin, uint32_t end) {
+        Tensor part(dtype, size_t{kHidden} * (end - begin));
+        for (uint32_t o = 0; o < kHidden; ++o) {
+          for (uint32_t i = begin; i < end; ++i)
+            part.set(size_t{o} * (end - begin) + i - begin, source.get(size_t{o} * intermediate + i));
+        }
+        return pack(table(), format, PackArrangement::plain, kHidden, end - begin, part);
+      };
+      const auto args_of = [&](const ExpertGroup& group, uint32_t begin) {
+        GroupedDownArgs args;
+        args.groups = {&group, 1};
+        args.intermediate = middle.view(intermediate);
+        args.intermediate.data = static_cast<const std::byte*>(middle.data()) + dtype_bytes(dtype, begin);
+        args.out_stride = kHidden;
+        return args;
+      };
+      const auto exact = [&](uint32_t begin, uint32_t end, uint32_t first, uint32_t count, int threads) {
+        const TestWeight down = cut(begin, end);
+        const ExpertGroup group{nullptr, &down.weight, slots.data() + first, slots.data() + first, count};
+        std::vector<double> out(size_t{kRows} * kHidden, static_cast<double>(kNan));
+        GroupedDownArgs args = args_of(group, begin);
+        args.contribution_cols = kBlock;
+        args.weights = reinterpret_cast<const float*>(weights.data());
+        args.exact_out = out.data();
+        run(table(), table().grouped_down, args, threads);
+        return out;
+      };
+      std::vector<double> wanted(size_t{kRows} * kHidden, 0.0);
+      for (uint32_t begin = 0; begin < intermediate; begin += kBlock) {
+        const TestWeight down = cut(begin, std::min(intermediate, begin + kBlock));
+        const ExpertGroup group{nullptr, &down.weight, slots.data(), slots.data(), kRows};
+        Tensor plain(DType::f32, wanted.size());
+        GroupedDownArgs args = args_of(group, begin);
+        args.out = plain.f32();
+        run(table(), table().grouped_down, args);
+        for (size_t i = 0; i < wanted.size(); ++i) {
+          const double product =
+              static_cast<double>(weights.get(i / kHidden)) * static_cast<double>(plain.get(i));
+          wanted[i] += std::nearbyint(product * 0x1p30) * 0x1p-30;
+        }
+      }
+      const std::vector<double> whole = exact(0, intermediate, 0, kRows, 2);
+      ASSERT_EQ(whole, wanted);
+      for (uint32_t at = kBlock; at < intermediate; at += kBlock) {
+        std::vector<double> sum = exact(0, at, 0, kRows, 1);
+        const std::vector<double> rest = exact(at, intermediate, 0, kRows, 2);
+        for (size_t i = 0; i < sum.size(); ++i) sum[i] += rest[i];
+        ASSERT_EQ(sum, whole) << "cut at " << at;
+      }
+      for (uint32_t row = 0; row < kRows; ++row) {
+        const size_t from = size_t{slots[row]} * kHidden;
+        const std::vector<double> alone = exact(0, intermediate, row, 1, 1);
+        for (size_t i = from; i < from + kHidden; ++i) ASSERT_EQ(alone[i], whole[i]) << "row " << row;
+      }
+    }
+  }
+}
+
 // Gates far beyond where e^x overflows or vanishes, and special values: silu must end where its limit is.
 TEST_P(GroupedTest, ExtremeGates) {
   const float gates[] = {200.0f, -200.0f, 88.5f, -88.5f,    100.0f, -100.0f,

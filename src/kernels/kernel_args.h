@@ -60,12 +60,21 @@ struct GroupedGateUpArgs {
   ActivationOut intermediate;  // [slots, intermediate]
 };
 
-// out[slot, :] = down intermediate[slot, :], float32, unweighted.
+// Plain: out[slot, :] = down intermediate[slot, :], float32, unweighted.
+//
+// For deterministic sums (contribution_cols > 0) the columns are cut into contributions of that many, the
+// last one shorter, and exact_out[slot, :] = sum over contributions c of grid(weights[slot] * down[:, c]
+// intermediate[slot, c]): each float32 product is weighted, rounded to a multiple of 2^-30 and summed in
+// float64, exactly. So a weight that is cut between contributions gives parts whose sum has the bits of the
+// whole.
 struct GroupedDownArgs {
   std::span<const ExpertGroup> groups;
-  ActivationView intermediate;  // [slots, intermediate]
-  float* out = nullptr;         // [slots, hidden]
-  size_t out_stride = 0;
+  ActivationView intermediate;     // [slots, intermediate]
+  float* out = nullptr;            // [slots, hidden]; plain
+  size_t out_stride = 0;           // elements of out or exact_out
+  uint32_t contribution_cols = 0;  // even; 0: plain
+  const float* weights = nullptr;  // [slots]
+  double* exact_out = nullptr;     // [slots, hidden]
 };
 
 // How contributions are added up (docs/architecture.md, numerics contract).
@@ -78,16 +87,19 @@ enum class SumMode : uint8_t {
 
 // out[r, :] = sum_k weights[r, k] * slots[r * top_k + k, :] (+ shared[r, :]). Slots whose expert is not held
 // here have weight 0 in `weights` and are skipped, as are shared rows that another rank adds. Deterministic
-// sums are written as float64.
+// sums are written as float64; they take exact_slots, which grouped_down has weighted already, and round the
+// shared row to the grid.
 struct CombineArgs {
   SumMode mode = SumMode::plain;
   uint32_t rows = 0, hidden = 0, top_k = 0;
-  const float* slots = nullptr;    // [rows * top_k, hidden]; may be null when top_k is 0
-  const float* weights = nullptr;  // [rows, top_k]
-  const float* shared = nullptr;   // [rows, hidden] or null
-  const uint8_t* shared_rows = nullptr;  // [rows]: 0 where `shared` does not count and was not written; null: all count
-  DType out_dtype = DType::bf16;   // bf16, f32, or f64 (the only one for deterministic sums)
-  void* out = nullptr;             // [rows, hidden], contiguous
+  const float* slots = nullptr;         // [rows * top_k, hidden]; may be null when top_k is 0
+  const double* exact_slots = nullptr;  // the same for deterministic sums
+  const float* weights = nullptr;       // [rows, top_k]
+  const float* shared = nullptr;        // [rows, hidden] or null
+  // [rows]: 0 where `shared` does not count and was not written; null: all count
+  const uint8_t* shared_rows = nullptr;
+  DType out_dtype = DType::bf16;        // bf16, f32, or f64 (the only one for deterministic sums)
+  void* out = nullptr;                  // [rows, hidden], contiguous
 };
 
 // out = weight * x * rsqrt(mean(x^2) + eps), computed in float32. Rows are addressed as [outer, inner]: a

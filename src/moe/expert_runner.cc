@@ -4,11 +4,18 @@
 #include <numeric>
 
 namespace tandem {
+namespace {
+
+size_t slot_output_bytes(const ExpertRunner::Sizes& sizes) {
+  return sizes.hidden_size * (sizes.contribution_rows != 0 ? sizeof(double) : sizeof(float));
+}
+
+}  // namespace
 
 size_t ExpertRunner::bytes_per_row(const Sizes& sizes) {
   const size_t slots = std::max(sizes.top_k, 1u);
   return slots * (dtype_bytes(sizes.compute_dtype, sizes.intermediate_size) + 2 * sizeof(uint32_t)) +
-         (size_t{sizes.top_k} + 1) * sizes.hidden_size * sizeof(float);
+         size_t{sizes.top_k} * slot_output_bytes(sizes) + sizes.hidden_size * sizeof(float);
 }
 
 Result<ExpertRunner> ExpertRunner::create(const Sizes& sizes, KernelRunner& runner) {
@@ -18,8 +25,8 @@ Result<ExpertRunner> ExpertRunner::create(const Sizes& sizes, KernelRunner& runn
   const size_t slots = size_t{sizes.max_rows} * std::max(sizes.top_k, 1u);
   TANDEM_ASSIGN(created.intermediate_,
                 OwnedBuffer::allocate(slots * dtype_bytes(sizes.compute_dtype, sizes.intermediate_size)));
-  TANDEM_ASSIGN(created.slot_outputs_, OwnedBuffer::allocate(size_t{sizes.max_rows} * sizes.top_k *
-                                                             sizes.hidden_size * sizeof(float)));
+  TANDEM_ASSIGN(created.slot_outputs_,
+                OwnedBuffer::allocate(size_t{sizes.max_rows} * sizes.top_k * slot_output_bytes(sizes)));
   TANDEM_ASSIGN(created.mlp_outputs_,
                 OwnedBuffer::allocate(size_t{sizes.max_rows} * sizes.hidden_size * sizeof(float)));
   created.counts_.resize(sizes.num_experts);
@@ -58,10 +65,18 @@ ExpertRunner::Ran ExpertRunner::run_routed(std::span<const MlpWeights> experts, 
     if (count == 0 || experts[e].empty()) continue;
     groups_.push_back(
         {&experts[e].gate_up, &experts[e].down, &row_index_[offsets_[e]], &slot_index_[offsets_[e]], count});
-    intermediate = experts[e].down.cols;
+    intermediate = std::max(intermediate, experts[e].down.cols);
     ran.slots += count;
   }
-  run_groups(groups_, intermediate, in, slot_outputs_.as<float>());
+  GroupedDownArgs down;
+  if (exact()) {
+    down.contribution_cols = sizes_.contribution_rows;
+    down.weights = routing.weights.data();
+    down.exact_out = slot_outputs_.as<double>();
+  } else {
+    down.out = slot_outputs_.as<float>();
+  }
+  run_groups(groups_, intermediate, in, down);
   ran.experts = static_cast<uint32_t>(groups_.size());
   return ran;
 }
@@ -73,11 +88,13 @@ void ExpertRunner::run_mlp(const MlpWeights& mlp, uint32_t rows, ActivationView 
 void ExpertRunner::run_mlp(const MlpWeights& mlp, std::span<const uint32_t> row_index, ActivationView in) {
   const ExpertGroup group{&mlp.gate_up, &mlp.down, row_index.data(), row_index.data(),
                           static_cast<uint32_t>(row_index.size())};
-  run_groups({&group, 1}, mlp.down.cols, in, mlp_outputs_.as<float>());
+  GroupedDownArgs down;
+  down.out = mlp_outputs_.as<float>();
+  run_groups({&group, 1}, mlp.down.cols, in, down);
 }
 
 void ExpertRunner::run_groups(std::span<const ExpertGroup> groups, uint32_t intermediate_size,
-                              ActivationView in, float* out) {
+                              ActivationView in, GroupedDownArgs down) {
   if (groups.empty()) return;
   GroupedGateUpArgs gate_up;
   gate_up.groups = groups;
@@ -85,10 +102,8 @@ void ExpertRunner::run_groups(std::span<const ExpertGroup> groups, uint32_t inte
   gate_up.intermediate = {sizes_.compute_dtype, intermediate_.data(), intermediate_size};
   runner_->run(runner_->table().grouped_gate_up, gate_up);
 
-  GroupedDownArgs down;
   down.groups = groups;
   down.intermediate = {sizes_.compute_dtype, intermediate_.data(), intermediate_size};
-  down.out = out;
   down.out_stride = sizes_.hidden_size;
   runner_->run(runner_->table().grouped_down, down);
 }

@@ -23,10 +23,13 @@ class ExpertRunner {
     uint32_t top_k = 0;  // 0: plain MLPs only
     uint32_t max_rows = 0;
     DType compute_dtype = DType::bf16;
+    // Intermediate rows of one contribution of deterministic sums (slice_granule); 0: plain outputs.
+    uint32_t contribution_rows = 0;
   };
   static Result<ExpertRunner> create(const Sizes& sizes, KernelRunner& runner);
 
-  // slot_outputs()[row * top_k + k, :] = expert ids[row, k] applied to row. Slots of experts that are not in
+  // slot_outputs()[row * top_k + k, :] = expert ids[row, k] applied to row; with contributions
+  // exact_slot_outputs(), weighted and on the grid (GroupedDownArgs). Slots of experts that are not in
   // `experts` and slots of weight 0 keep what they held and cost nothing. rows <= max_rows.
   struct Ran {
     uint32_t experts = 0;  // whose weights were streamed
@@ -38,20 +41,25 @@ class ExpertRunner {
   void run_mlp(const MlpWeights& mlp, uint32_t rows, ActivationView in);
   void run_mlp(const MlpWeights& mlp, std::span<const uint32_t> row_index, ActivationView in);
 
-  const float* slot_outputs() const { return slot_outputs_.as<float>(); }  // [max_rows * top_k, hidden]
-  const float* mlp_outputs() const { return mlp_outputs_.as<float>(); }    // [max_rows, hidden]
+  // [max_rows * top_k, hidden]; one of the two, the other is null.
+  const float* slot_outputs() const { return exact() ? nullptr : slot_outputs_.as<float>(); }
+  const double* exact_slot_outputs() const { return exact() ? slot_outputs_.as<double>() : nullptr; }
+  const float* mlp_outputs() const { return mlp_outputs_.as<float>(); }  // [max_rows, hidden]
 
   // Bytes that one row of `max_rows` costs.
   static size_t bytes_per_row(const Sizes& sizes);
 
  private:
+  bool exact() const { return sizes_.contribution_rows != 0; }
+  // `down`: where the outputs go.
   void run_groups(std::span<const ExpertGroup> groups, uint32_t intermediate_size, ActivationView in,
-                  float* out);
+                  GroupedDownArgs down);
 
   Sizes sizes_;
   KernelRunner* runner_ = nullptr;
   OwnedBuffer intermediate_;  // [max_rows * max(top_k, 1), intermediate]
-  OwnedBuffer slot_outputs_, mlp_outputs_;
+  OwnedBuffer slot_outputs_;  // float32, or float64 with contributions
+  OwnedBuffer mlp_outputs_;
   std::vector<uint32_t> counts_, offsets_;        // [num_experts (+ 1)]
   std::vector<uint32_t> row_index_, slot_index_;  // [max_rows * top_k], grouped by expert
   std::vector<uint32_t> identity_;                // [max_rows]: 0, 1, 2, ...

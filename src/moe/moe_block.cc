@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "moe/expert_runner.h"
+#include "moe/expert_slice.h"
 #include "moe/router.h"
 
 namespace tandem {
@@ -63,6 +64,7 @@ struct MoeBlock::Impl {
     args.hidden = shape.hidden_size;
     args.top_k = top_k;
     args.slots = experts.slot_outputs();
+    args.exact_slots = experts.exact_slot_outputs();
     args.weights = slot_weights;
     args.shared = shared;
     args.shared_rows = shared_rows;
@@ -175,6 +177,14 @@ Result<std::unique_ptr<MoeBlock>> MoeBlock::create(const MoeShape& shape,
                         layer_text(i) + " has " + std::to_string(layers[i]->experts.size()) +
                             " expert entries for " + std::to_string(shape.router.num_experts));
     }
+    for (const MlpWeights& expert : layers[i]->experts) {
+      if (!expert.empty() && !is_slice(shape.moe_intermediate_size, {expert.row_begin, expert.row_end()})) {
+        return make_error(ErrorCode::internal, layer_text(i) + ": rows " + std::to_string(expert.row_begin) +
+                                                   ".." + std::to_string(expert.row_end()) +
+                                                   " are no slice of " +
+                                                   std::to_string(shape.moe_intermediate_size));
+      }
+    }
     if (options.routes && layers[i]->router.empty()) {
       return make_error(ErrorCode::internal,
                         layer_text(i) + ": this rank routes but holds no router weights");
@@ -201,6 +211,9 @@ Result<std::unique_ptr<MoeBlock>> MoeBlock::create(const MoeShape& shape,
   sizes.num_experts = shape.router.num_experts;
   sizes.top_k = shape.router.top_k;
   sizes.compute_dtype = options.compute_dtype;
+  if (options.sum_mode == SumMode::deterministic) {
+    sizes.contribution_rows = slice_granule(shape.moe_intermediate_size);
+  }
   sizes.max_rows = static_cast<uint32_t>(
       std::clamp<size_t>(kScratchBytes / ExpertRunner::bytes_per_row(sizes), kMinRows, kMaxRows));
   impl->max_rows = sizes.max_rows;

@@ -60,8 +60,24 @@ struct Layer {
     return {PackFormat::f32, arrangement, rows, cols, storage.back().data(), bytes};
   }
   MlpWeights pack(const KernelTable& table, const Mlp& mlp) {
-    return {pack(table, PackArrangement::gate_up, 2 * mlp.intermediate, kHidden, mlp.gate_up),
-            pack(table, PackArrangement::plain, kHidden, mlp.intermediate, mlp.down)};
+    return {.gate_up = pack(table, PackArrangement::gate_up, 2 * mlp.intermediate, kHidden, mlp.gate_up),
+            .down = pack(table, PackArrangement::plain, kHidden, mlp.intermediate, mlp.down)};
+  }
+
+  // Intermediate rows [begin, end) of an expert, as a rank that holds this slice has them.
+  MlpWeights slice(const KernelTable& table, const Mlp& mlp, uint32_t begin, uint32_t end) {
+    Mlp part{{}, {}, end - begin};
+    for (const uint32_t half : {0u, mlp.intermediate}) {
+      part.gate_up.insert(part.gate_up.end(), mlp.gate_up.begin() + (half + begin) * kHidden,
+                          mlp.gate_up.begin() + (half + end) * kHidden);
+    }
+    for (uint32_t o = 0; o < kHidden; ++o) {
+      const auto row = mlp.down.begin() + o * mlp.intermediate;
+      part.down.insert(part.down.end(), row + begin, row + end);
+    }
+    MlpWeights packed = pack(table, part);
+    packed.row_begin = begin;
+    return packed;
   }
 
   std::vector<double> reference_mlp(const Mlp& mlp, const float* x) const {
@@ -269,6 +285,44 @@ TEST(MoeBlock, PartsWithTheirSharedRowsAddUpToTheWhole) {
     EXPECT_NE(whole.block->run(request).error().message.find("shared_rows of 3"), std::string::npos);
   }
   EXPECT_EQ(sum, want);
+}
+
+// A rank's share of each expert: some hold whole experts, some slices, cut on granules of 8 at different
+// places. The parts add up to the bits of the whole.
+TEST(MoeBlock, AnySlicingGivesTheSameBitsWhenDeterministic) {
+  BlockUnderTest all(false, false, SumMode::deterministic);
+  all.route();
+  const auto want = all.run<double>(0, kRows, all.routing());
+  std::vector<double> sum(want.size(), 0.0);
+  const uint32_t cuts[4] = {0, 8, 24, kIntermediate};
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    BlockUnderTest part(false, false, SumMode::deterministic);
+    for (uint32_t e = 0; e < kExperts; ++e) {
+      MlpWeights& mine = part.layer.weights.experts[e];
+      if (e % 4 == 3) {
+        if (e % 3 != rank) mine = {};
+      } else {  // a rank's slices differ in size from expert to expert
+        const uint32_t at = (rank + e) % 3;
+        mine = part.layer.slice(part.runner.table(), part.layer.experts[e], cuts[at], cuts[at + 1]);
+      }
+    }
+    const auto out = part.run<double>(0, kRows, all.routing());
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += out[i];
+  }
+  EXPECT_EQ(sum, want);
+}
+
+TEST(MoeBlock, AnExpertThatIsNoSliceIsRefusedByName) {
+  BlockUnderTest setup(false, false, SumMode::plain);
+  const auto create = [&](uint32_t begin, uint32_t end) {
+    setup.layer.weights.experts[2] =
+        setup.layer.slice(setup.runner.table(), setup.layer.experts[2], begin, end);
+    const MoeLayerWeights* layers[] = {nullptr, &setup.layer.weights};
+    const auto block = MoeBlock::create(setup.layer.shape(), layers, setup.block->options(), setup.runner);
+    return block ? std::string() : block.error().message;
+  };
+  EXPECT_EQ(create(8, kIntermediate), "");
+  EXPECT_NE(create(4, 16).find("layer 1: rows 4..16 are no slice of 40"), std::string::npos);
 }
 
 TEST(MoeBlock, RefusesRequestsThatDoNotFitByName) {

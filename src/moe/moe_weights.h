@@ -8,17 +8,20 @@
 
 namespace tandem {
 
-// A SwiGLU MLP: an expert, a shared expert, or a dense layer.
+// A SwiGLU MLP: an expert, a shared expert, or a dense layer. A slice of an expert's intermediate rows is a
+// smaller MLP; the outputs of all slices add up to the expert's.
 struct MlpWeights {
-  PackedWeight gate_up;  // [2 * intermediate, hidden], arrangement gate_up
-  PackedWeight down;     // [hidden, intermediate]
+  PackedWeight gate_up;    // [2 * intermediate, hidden], arrangement gate_up
+  PackedWeight down;       // [hidden, intermediate]
+  uint32_t row_begin = 0;  // where the slice begins among the expert's intermediate rows; 0 for a whole MLP
   bool empty() const { return gate_up.empty(); }
+  uint32_t row_end() const { return row_begin + down.cols; }
 };
 
 struct MoeLayerWeights {
   PackedWeight router;              // [num_experts, hidden]; empty where the rank does not route
   std::vector<float> router_bias;   // [num_experts] or empty
-  std::vector<MlpWeights> experts;  // [num_experts]; empty entries are held elsewhere
+  std::vector<MlpWeights> experts;  // [num_experts], whole or a slice; empty: held elsewhere
   MlpWeights shared;                // empty: none here
 };
 

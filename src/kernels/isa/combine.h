@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/isa/grid.h"
 #include "kernels/isa/isa_namespace.h"
 #include "kernels/isa/output.h"
 #include "kernels/kernel_args.h"
@@ -57,22 +58,15 @@ TANDEM_INLINE void combine_plain(const CombineArgs& args, size_t row, uint32_t b
   }
 }
 
-// Rounded to the grid of 2^-30. The product of two float32 is exact in float64, and scaling by a power of two
-// is exact.
-TANDEM_INLINE double on_grid(double value) {
-  return __builtin_nearbyint(value * 0x1p30) * 0x1p-30;
-}
-
 TANDEM_INLINE void combine_deterministic(const CombineArgs& args, size_t row, uint32_t begin, uint32_t end) {
-  const float* slots = args.slots + row * args.top_k * args.hidden;
+  const double* slots = args.exact_slots + row * args.top_k * args.hidden;
   const float* weights = args.weights + row * args.top_k;
   double* out = static_cast<double*>(args.out) + row * args.hidden;
   for (uint32_t i = begin; i < end; ++i) out[i] = 0.0;
   for (uint32_t k = 0; k < args.top_k; ++k) {
     if (weights[k] == 0.0f) continue;
-    const double weight = weights[k];
-    const float* slot = slots + size_t{k} * args.hidden;
-    for (uint32_t i = begin; i < end; ++i) out[i] += on_grid(weight * static_cast<double>(slot[i]));
+    const double* slot = slots + size_t{k} * args.hidden;
+    for (uint32_t i = begin; i < end; ++i) out[i] += slot[i];
   }
   if (adds_shared(args, row)) {
     const float* shared = args.shared + row * args.hidden;

@@ -15,7 +15,7 @@
 namespace tandem::TANDEM_ISA_NAMESPACE {
 
 // Part of every numerics id: raise it when any kernel's results change in any bit.
-inline constexpr uint64_t kNumericsVersion = 2;
+inline constexpr uint64_t kNumericsVersion = 3;
 
 constexpr uint64_t numerics_id(std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325u ^ kNumericsVersion;  // FNV-1a

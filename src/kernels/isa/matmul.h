@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/isa/grid.h"
 #include "kernels/isa/isa_namespace.h"
 #include "kernels/isa/output.h"
 #include "kernels/isa/product.h"
@@ -116,7 +117,7 @@ void run_ranges(const PackedLayout& layout, const std::byte* weight, const RowMa
     rows[r] = static_cast<const typename Product::Activation*>(map.in.data) + map.in_at(range.row_begin + r);
   }
   for (uint32_t group = range.group_begin; group < range.group_end; ++group) {
-    multiply_group<Product>(layout, weight, group, rows, count, sums);
+    multiply_group<Product>(layout, weight, group, {0, layout.cols}, rows, count, sums);
     write_group(layout, group, map, range.row_begin, count, sums);
   }
 }
@@ -200,8 +201,51 @@ inline size_t down_tasks(const GroupedDownArgs& args) {
   return grouped_tasks(args.groups, DownOf{});
 }
 
+// The contributions of a group of panels, one after another, added up on the grid.
+template <class Product>
+void run_contributions(const PackedLayout& layout, const std::byte* weight, const GroupedDownArgs& args,
+                       const ExpertGroup& group, const TaskRange& range, float* sums) {
+  const typename Product::Activation* rows[kTaskRows];
+  const uint32_t count = range.row_end - range.row_begin;
+  for (uint32_t r = 0; r < count; ++r) {
+    rows[r] = static_cast<const typename Product::Activation*>(args.intermediate.data) +
+              group.slots[range.row_begin + r] * args.intermediate.row_stride;
+  }
+  for (uint32_t panels = range.group_begin; panels < range.group_end; ++panels) {
+    const uint32_t first = panels * kGroupPanels * kPanelRows;
+    const uint32_t stride = layout.panels_in_group(panels) * kPanelRows;
+    const uint32_t width = layout.rows - first < stride ? layout.rows - first : stride;
+    for (uint32_t begin = 0; begin < layout.cols; begin += args.contribution_cols) {
+      const uint32_t left = layout.cols - begin;
+      const uint32_t end = begin + (left < args.contribution_cols ? left : args.contribution_cols);
+      multiply_group<Product>(layout, weight, panels, {begin, end}, rows, count, sums);
+      for (uint32_t r = 0; r < count; ++r) {
+        const uint32_t slot = group.slots[range.row_begin + r];
+        const double slot_weight = args.weights[slot];
+        const float* partial = sums + size_t{r} * stride;
+        double* out = args.exact_out + slot * args.out_stride + first;
+        if (begin == 0) {
+          for (uint32_t i = 0; i < width; ++i) out[i] = 0.0;
+        }
+        for (uint32_t i = 0; i < width; ++i) out[i] += on_grid(slot_weight * static_cast<double>(partial[i]));
+      }
+    }
+  }
+}
+
 inline void down_run(const GroupedDownArgs& args, size_t task, std::byte* scratch) {
   const ExpertGroup& group = grouped_find(args.groups, DownOf{}, task);
+  if (args.contribution_cols != 0) {
+    const PackedLayout layout = layout_of(*group.down);
+    const TaskRange range = task_range(TaskGrid(layout, group.count), layout, group.count, task);
+    float* sums = reinterpret_cast<float*>(scratch);
+    if (group.down->format == PackFormat::bf16) {
+      run_contributions<Bf16Product>(layout, group.down->data, args, group, range, sums);
+    } else {
+      run_contributions<F32Product>(layout, group.down->data, args, group, range, sums);
+    }
+    return;
+  }
   RowMap map;
   map.in = args.intermediate;
   map.in_rows = group.slots;

@@ -149,10 +149,15 @@ void tile_row(TileArgs args, uint32_t panels, const typename Product::Activation
 template <class Product>
 using TileRowFn = void (*)(TileArgs, uint32_t, const typename Product::Activation* const*, size_t);
 
-// sums[r, 16 * panel + lane] = weights of group `group` times rows[r], for r < count <= kTaskRows.
-// sums: [count, 16 * panels in the group].
+// Columns [begin, end) of a weight; `begin` is the first of a step.
+struct ColumnRange {
+  uint32_t begin, end;
+};
+
+// sums[r, 16 * panel + lane] = columns of the weights of group `group` times those of rows[r], for r < count
+// <= kTaskRows. sums: [count, 16 * panels in the group].
 template <class Product>
-void multiply_group(const PackedLayout& layout, const std::byte* weight, uint32_t group,
+void multiply_group(const PackedLayout& layout, const std::byte* weight, uint32_t group, ColumnRange columns,
                     const typename Product::Activation* const* rows, uint32_t count, float* sums) {
   static_assert(kTileRows <= 8);
   static constexpr TileRowFn<Product> kTileRow[8] = {
@@ -162,8 +167,9 @@ void multiply_group(const PackedLayout& layout, const std::byte* weight, uint32_
       tile_row < Product,   kTileRows >= 8 ? 8 : 1 >,
   };
   const uint32_t panels = layout.panels_in_group(group);
-  const uint32_t whole_steps = layout.cols / Product::kColumns;
-  const bool odd = layout.cols % Product::kColumns != 0;
+  const uint32_t first_step = columns.begin / Product::kColumns;
+  const uint32_t whole_steps = (columns.end - columns.begin) / Product::kColumns;
+  const bool odd = (columns.end - columns.begin) % Product::kColumns != 0;
   const uint32_t tiles = (count + kTileRows - 1) / kTileRows;
   const uint32_t block = tiles == 1 ? whole_steps : kBlockSteps;
 
@@ -172,7 +178,7 @@ void multiply_group(const PackedLayout& layout, const std::byte* weight, uint32_
   args.sums_stride = size_t{panels} * kPanelRows;
   uint32_t step = 0;
   do {
-    args.line = weight + layout.group_offset(group) + step * args.line_stride;
+    args.line = weight + layout.group_offset(group) + size_t{first_step + step} * args.line_stride;
     args.steps = whole_steps - step < block ? whole_steps - step : block;
     args.odd_step = odd && step + args.steps == whole_steps;
     args.resume = step != 0;
@@ -181,7 +187,7 @@ void multiply_group(const PackedLayout& layout, const std::byte* weight, uint32_
       // Tiles of nearly equal height: a tile of one row would run at a fraction of the speed.
       const uint32_t height = (count - row + (tiles - t) - 1) / (tiles - t);
       args.sums = sums + row * args.sums_stride;
-      kTileRow[height - 1](args, panels, rows + row, size_t{step} * Product::kColumns);
+      kTileRow[height - 1](args, panels, rows + row, columns.begin + size_t{step} * Product::kColumns);
       row += height;
     }
     step += args.steps;
