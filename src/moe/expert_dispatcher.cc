@@ -12,6 +12,9 @@ namespace {
 
 // Columns that are added up at a time: the sums stay in registers and L1.
 constexpr uint32_t kBlock = 64;
+// The slice that adds the shared experts is chosen by other bits of a row's hash than its replica: with the same
+// ones, some ranks would never be chosen.
+constexpr uint32_t kSharedHashShift = 16;
 
 // Of a row's routing: equal for equal rows, spread over different ones (FNV-1a, then a finaliser, because its
 // low bits alone are poor).
@@ -68,35 +71,41 @@ void add_row(std::span<const std::byte* const> sources, uint32_t hidden, T* out)
 Result<ExpertDispatcher> ExpertDispatcher::create(std::shared_ptr<const ExpertMap> map, uint32_t top_k) {
   ExpertDispatcher created;
   const ExpertMapShape& shape = map->shape();
-  for (const Piece& piece : map->pieces()) {
-    if (piece.row_begin != 0 || piece.row_end != shape.intermediate_size) {
-      return make_error(ErrorCode::unsupported, "dispatcher: rank " + std::to_string(piece.owner.rank) +
-                                                    " holds a slice of " + describe_experts({&piece, 1}) +
-                                                    "; ranks with whole experts would do");
-    }
-    created.ranks_.push_back(piece.owner.rank);
-  }
+  for (const Piece& piece : map->pieces()) created.ranks_.push_back(piece.owner.rank);
   std::ranges::sort(created.ranks_);
   created.ranks_.erase(std::unique(created.ranks_.begin(), created.ranks_.end()), created.ranks_.end());
 
   created.top_k_ = top_k;
-  created.first_.push_back(0);
   int32_t next_layer = 0;
   for (const uint16_t layer : shape.moe_layers) {
     created.layer_index_.resize(std::max<size_t>(created.layer_index_.size(), layer + 1u), -1);
     created.layer_index_[layer] = next_layer++;
     for (uint32_t expert = 0; expert < shape.num_experts; ++expert) {
-      const size_t begin = created.owners_.size();
-      for (const Piece& piece : map->pieces(layer, static_cast<uint16_t>(expert))) {
+      created.first_slice_.push_back(static_cast<uint32_t>(created.first_owner_.size()));
+      const auto pieces = map->pieces(layer, static_cast<uint16_t>(expert));
+      const auto expert_begin = static_cast<std::ptrdiff_t>(created.owners_.size());
+      for (size_t i = 0; i < pieces.size(); ++i) {  // by slice, then by owner
+        const Piece& piece = pieces[i];
+        const bool new_slice = i == 0 || piece.row_begin != pieces[i - 1].row_begin;
         const auto at = std::ranges::lower_bound(created.ranks_, piece.owner.rank);
         const auto index = static_cast<uint16_t>(at - created.ranks_.begin());
-        // Two units of one rank are one place to send to.
-        if (created.owners_.size() == begin || created.owners_.back() != index)
-          created.owners_.push_back(index);
+        // Two units of one rank that hold one slice are one place to send to.
+        if (!new_slice && created.owners_.back() == index) continue;
+        if (std::find(created.owners_.begin() + expert_begin, created.owners_.end(), index) !=
+            created.owners_.end()) {
+          return make_error(ErrorCode::unsupported,
+                            "dispatcher: rank " + std::to_string(piece.owner.rank) +
+                                " holds several slices of " +
+                                describe_experts({&piece, 1}, shape.intermediate_size) +
+                                "; one slice of an expert for each rank would do");
+        }
+        if (new_slice) created.first_owner_.push_back(static_cast<uint32_t>(created.owners_.size()));
+        created.owners_.push_back(index);
       }
-      created.first_.push_back(static_cast<uint32_t>(created.owners_.size()));
     }
   }
+  created.first_slice_.push_back(static_cast<uint32_t>(created.first_owner_.size()));
+  created.first_owner_.push_back(static_cast<uint32_t>(created.owners_.size()));
   created.map_ = std::move(map);
   return created;
 }
@@ -124,25 +133,30 @@ Status ExpertDispatcher::prepare(LayerIndex layer, uint32_t rows, const RoutingV
     part.weights.clear();
     part.shared_rows.clear();
   }
-  const uint32_t* first =
-      first_.data() + static_cast<size_t>(layer_index_[layer]) * map_->shape().num_experts;
+  const uint32_t* first_slice =
+      first_slice_.data() + static_cast<size_t>(layer_index_[layer]) * map_->shape().num_experts;
   for (uint32_t row = 0; row < rows; ++row) {
     const auto ids = routing.ids.subspan(size_t{row} * top_k_, top_k_);
     const auto weights = routing.weights.subspan(size_t{row} * top_k_, top_k_);
     bool first_slot = true;
     for (uint32_t slot = 0; slot < top_k_; ++slot) {
       if (weights[slot] == 0.0f) continue;  // contributes nothing anywhere
-      const uint32_t begin = first[ids[slot]], replicas = first[ids[slot] + 1] - begin;
-      const uint32_t chosen = replicas == 1 ? 0 : routing_hash(ids, weights) % replicas;
-      DispatchPart& part = out.parts[owners_[begin + chosen]];
-      if (part.rows.empty() || part.rows.back() != row) {
-        part.rows.push_back(row);
-        part.ids.insert(part.ids.end(), ids.begin(), ids.end());
-        part.weights.resize(part.weights.size() + top_k_, 0.0f);
-        part.shared_rows.push_back(first_slot ? 1 : 0);
+      const uint32_t begin = first_slice[ids[slot]], end = first_slice[ids[slot] + 1];
+      const uint32_t shared_slice =
+          begin + (end - begin == 1 ? 0 : (routing_hash(ids, weights) >> kSharedHashShift) % (end - begin));
+      for (uint32_t slice = begin; slice < end; ++slice) {
+        const uint32_t owner = first_owner_[slice], replicas = first_owner_[slice + 1] - owner;
+        const uint32_t chosen = replicas == 1 ? 0 : routing_hash(ids, weights) % replicas;
+        DispatchPart& part = out.parts[owners_[owner + chosen]];
+        if (part.rows.empty() || part.rows.back() != row) {
+          part.rows.push_back(row);
+          part.ids.insert(part.ids.end(), ids.begin(), ids.end());
+          part.weights.resize(part.weights.size() + top_k_, 0.0f);
+          part.shared_rows.push_back(first_slot && slice == shared_slice ? 1 : 0);
+        }
+        part.weights[part.weights.size() - top_k_ + slot] = weights[slot];
       }
       first_slot = false;
-      part.weights[part.weights.size() - top_k_ + slot] = weights[slot];
     }
   }
   return {};

@@ -3,9 +3,11 @@
 // permutation, in one value; nothing is remembered between calls.
 //
 // A row goes to a rank once, however many of its experts live there. Every (row, slot) whose weight is not 0
-// goes to exactly one rank; in the parts of the others the slot keeps its id and weighs 0. Of replicas, the
-// row's own routing chooses: spread evenly over rows, the same wherever the row is computed and with whatever
-// others, so that batching changes no bit.
+// goes to exactly one rank for each slice of its expert, and weighs there what it weighs in the whole: a rank
+// holds at most one slice of an expert, so that the slot says which. In the parts of the other ranks it keeps
+// its id and weighs 0. Of replicas, the row's own routing chooses: spread evenly over rows, the same wherever
+// the row is computed and with whatever others, so that batching changes no bit. All slices of one row choose
+// alike: where replicas are copies of whole groups of ranks, a row stays in one group.
 //
 // Immutable after creation; any thread may call with a Prepared of its own. Nothing is allocated once a
 // Prepared has seen its largest request.
@@ -28,9 +30,10 @@ struct DispatchPart {
   uint16_t rank = 0;
   std::vector<uint32_t> rows;  // indices into the request's rows, ascending
   std::vector<int32_t> ids;    // [rows, top_k]: as routed
-  std::vector<float> weights;  // [rows, top_k]: 0 where another rank has the slot; in each row one is not 0
+  std::vector<float> weights;  // [rows, top_k]: 0 where only others have the slot; in each row one is not 0
   // [rows]: 1 where this rank adds the row's shared experts, should they be spread over the ranks: it has the
-  // row's first slot of a weight other than 0. 1 in exactly one part of each row.
+  // row's first slot of a weight other than 0, and of its slices the one that the routing chooses. 1 in exactly
+  // one part of each row.
   std::vector<uint8_t> shared_rows;
 
   RoutingView routing(uint32_t top_k) const { return {ids, weights, top_k}; }
@@ -48,7 +51,7 @@ struct Prepared {
 
 class ExpertDispatcher {
  public:
-  // unsupported: the map cuts experts into slices. `top_k`: of every routing.
+  // unsupported: two slices of one expert on one rank. `top_k`: of every routing.
   static Result<ExpertDispatcher> create(std::shared_ptr<const ExpertMap> map, uint32_t top_k);
 
   const ExpertMap& map() const { return *map_; }
@@ -63,9 +66,10 @@ class ExpertDispatcher {
   std::shared_ptr<const ExpertMap> map_;
   uint32_t top_k_ = 0;
   std::vector<uint16_t> ranks_;
-  std::vector<int32_t> layer_index_;  // by layer; -1: no experts
-  std::vector<uint32_t> first_;       // [moe layers * experts + 1]: where an expert's owners begin
-  std::vector<uint16_t> owners_;      // indices into ranks_
+  std::vector<int32_t> layer_index_;   // by layer; -1: no experts
+  std::vector<uint32_t> first_slice_;  // [moe layers * experts + 1]: where an expert's slices begin
+  std::vector<uint32_t> first_owner_;  // [slices + 1]: where a slice's owners begin
+  std::vector<uint16_t> owners_;       // indices into ranks_
 };
 
 // out[row, :] = the sum of the row's partial sums, in order of rank: exact on the grid of deterministic sums

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/bf16.h"
+#include "moe/expert_placement.h"
 #include "moe/router.h"
 
 namespace tandem {
@@ -189,14 +190,108 @@ TEST(ExpertDispatcher, NothingIsAllocatedOnceWarm) {
   }
 }
 
-TEST(ExpertDispatcher, SlicesAreRefusedByName) {
-  std::vector<Piece> pieces = {{0, 0, 0, 16, {0, 0}}, {0, 0, 16, 32, {1, 0}}, {0, 1, 0, 32, {1, 0}}};
+std::shared_ptr<const ExpertMap> placed_map(uint32_t experts, const ExpertPlacement& placement,
+                                            uint32_t ranks) {
+  const ExpertMapShape shape{{0}, experts, 40};
+  std::vector<Piece> pieces;
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    const auto share = held_share(shape, placement, rank, ranks);
+    EXPECT_TRUE(share.has_value()) << share.error().message;
+    for (const Piece& piece : share_pieces(shape, *share, {static_cast<uint16_t>(rank), 0}))
+      pieces.push_back(piece);
+  }
+  auto map = ExpertMap::assemble(shape, std::move(pieces), 1);
+  EXPECT_TRUE(map.has_value()) << map.error().message;
+  return std::make_shared<const ExpertMap>(std::move(*map));
+}
+
+// Whatever the placement: each intermediate row of each live slot is computed exactly once, at its full
+// weight, and a row's parts are the same alone and among others.
+TEST(ExpertDispatcher, EverySliceOfEverySlotIsComputedExactlyOnce) {
+  using Kind = PlacementKind;
+  const std::pair<ExpertPlacement, uint32_t> placements[] = {
+      {{Kind::slice}, 2},        {{Kind::slice}, 3},        {{Kind::slice}, 5},
+      {{Kind::hybrid, 2}, 4},    {{Kind::hybrid, 2}, 5},    {{Kind::hybrid, 2, 2}, 4},
+      {{Kind::hybrid, 2, 2}, 6}, {{Kind::hybrid, 3, 3}, 9}, {{Kind::expert, 2, 2}, 3},
+      {{Kind::expert, 2, 4}, 4}};
+  std::mt19937 random(21);
+  constexpr uint32_t kRows = 60, kTopK = 3, kExperts = 11;
+  Prepared prepared, one;
+  for (const auto& [placement, ranks] : placements) {
+    SCOPED_TRACE(testing::Message() << static_cast<int>(placement.kind) << " " << placement.slices << " "
+                                    << placement.replicas << " on " << ranks);
+    const auto map = placed_map(kExperts, placement, ranks);
+    const auto dispatcher = ExpertDispatcher::create(map, kTopK);
+    ASSERT_TRUE(dispatcher.has_value()) << dispatcher.error().message;
+    const Routing routing = random_routing(kRows, kExperts, kTopK, random);
+    ASSERT_TRUE(dispatcher->prepare(0, kRows, routing.view(), prepared).has_value());
+    std::vector<std::vector<int>> computed(size_t{kRows} * kTopK, std::vector<int>(40, 0));
+    std::vector<int> shared(kRows);
+    for (const DispatchPart& part : prepared.parts) {
+      EXPECT_GT(std::ranges::count(part.shared_rows, 1), 0) << "the shared experts are not spread over all ranks";
+      for (size_t i = 0; i < part.rows.size(); ++i) shared[part.rows[i]] += part.shared_rows[i];
+      ASSERT_TRUE(validate_routing(kExperts, kTopK, part.ids, part.weights).has_value());
+      for (size_t i = 0; i < part.weights.size(); ++i) {
+        if (part.weights[i] == 0.0f) continue;
+        const size_t slot = size_t{part.rows[i / kTopK]} * kTopK + i % kTopK;
+        ASSERT_EQ(part.weights[i], routing.weights[slot]);
+        for (const Piece& piece : map->pieces(0, static_cast<uint16_t>(part.ids[i]))) {
+          if (piece.owner.rank != part.rank) continue;
+          for (uint32_t row = piece.row_begin; row < piece.row_end; ++row) ++computed[slot][row];
+        }
+      }
+    }
+    ASSERT_EQ(shared, std::vector<int>(kRows, 1)) << "a row's shared experts are added once";
+    for (size_t slot = 0; slot < computed.size(); ++slot) {
+      const int wanted = routing.weights[slot] == 0.0f ? 0 : 1;
+      ASSERT_EQ(computed[slot], std::vector<int>(40, wanted)) << slot;
+    }
+    for (uint32_t row = 0; row < kRows; ++row) {
+      const RoutingView alone{routing.view().ids.subspan(row * kTopK, kTopK),
+                              routing.view().weights.subspan(row * kTopK, kTopK), kTopK};
+      ASSERT_TRUE(dispatcher->prepare(0, 1, alone, one).has_value());
+      for (size_t p = 0; p < one.parts.size(); ++p) {
+        const auto& rows = prepared.parts[p].rows;
+        const auto at = std::ranges::lower_bound(rows, row);
+        const bool here = at != rows.end() && *at == row;
+        ASSERT_EQ(one.parts[p].rows.size(), here ? 1u : 0u);
+        if (!here) continue;
+        const auto first = prepared.parts[p].weights.begin() + (at - rows.begin()) * kTopK;
+        ASSERT_TRUE(std::equal(one.parts[p].weights.begin(), one.parts[p].weights.end(), first));
+      }
+    }
+  }
+}
+
+// Two whole groups of two: a row is computed by one group, and both get their half.
+TEST(ExpertDispatcher, ARowStaysInOneGroupOfReplicas) {
+  std::mt19937 random(4);
+  constexpr uint32_t kRows = 2000, kTopK = 4;
+  const auto dispatcher = ExpertDispatcher::create(placed_map(8, {PlacementKind::hybrid, 2, 2}, 4), kTopK);
+  ASSERT_TRUE(dispatcher.has_value());
+  Prepared prepared;
+  const Routing routing = random_routing(kRows, 8, kTopK, random);
+  ASSERT_TRUE(dispatcher->prepare(0, kRows, routing.view(), prepared).has_value());
+  EXPECT_EQ(prepared.parts[0].rows, prepared.parts[1].rows);
+  EXPECT_EQ(prepared.parts[2].rows, prepared.parts[3].rows);
+  EXPECT_EQ(prepared.parts[0].rows.size() + prepared.parts[2].rows.size(), kRows);
+  EXPECT_GT(prepared.parts[0].rows.size(), kRows * 45 / 100);
+  EXPECT_LT(prepared.parts[0].rows.size(), kRows * 55 / 100);
+}
+
+// The slot's weight says that a rank computes; it could not say which of two slices.
+TEST(ExpertDispatcher, TwoSlicesOfAnExpertOnOneRankAreRefusedByName) {
+  std::vector<Piece> pieces = {{0, 0, 0, 16, {0, 0}}, {0, 0, 16, 32, {0, 1}}, {0, 1, 0, 32, {1, 0}}};
   const auto map = std::make_shared<const ExpertMap>(*ExpertMap::assemble({{0}, 2, 32}, pieces, 1));
   const auto dispatcher = ExpertDispatcher::create(map, 1);
   ASSERT_FALSE(dispatcher.has_value());
   EXPECT_EQ(dispatcher.error().code, ErrorCode::unsupported);
-  EXPECT_NE(dispatcher.error().message.find("layer 0: experts 0"), std::string::npos)
+  EXPECT_NE(dispatcher.error().message.find("rank 0 holds several slices of layer 0: experts 0, rows 16..32"),
+            std::string::npos)
       << dispatcher.error().message;
+  pieces = {{0, 0, 0, 32, {0, 0}}, {0, 0, 0, 32, {0, 1}}, {0, 1, 0, 32, {1, 0}}};  // two units, one piece
+  const auto units = std::make_shared<const ExpertMap>(*ExpertMap::assemble({{0}, 2, 32}, pieces, 1));
+  EXPECT_TRUE(ExpertDispatcher::create(units, 1).has_value());
 }
 
 template <class T>

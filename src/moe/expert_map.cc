@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
+
+#include "moe/expert_slice.h"
 
 namespace tandem {
 namespace {
@@ -17,8 +20,8 @@ std::string slice_text(const Piece& piece) {
 }
 
 // Pieces of one expert, sorted: each must continue the one before, or be a copy of it on another owner.
-// Returns the row up to which the expert is covered.
-Result<uint32_t> covered_rows(std::span<const Piece> pieces) {
+// Returns the first rows that nobody covers, empty when there are none.
+Result<RowRange> first_gap(std::span<const Piece> pieces, uint32_t intermediate_size) {
   uint32_t covered = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const Piece& piece = pieces[i];
@@ -36,19 +39,22 @@ Result<uint32_t> covered_rows(std::span<const Piece> pieces) {
                             " overlaps rows up to " + std::to_string(covered) +
                             " of another piece; replicas must be copies of a whole piece");
     }
-    if (piece.row_begin > covered) return covered;  // a gap
+    if (piece.row_begin > covered) return RowRange{covered, piece.row_begin};
     covered = piece.row_end;
   }
-  return covered;
+  return RowRange{covered, intermediate_size};
 }
 
 }  // namespace
 
-std::string describe_experts(std::span<const Piece> pieces) {
-  std::map<uint16_t, std::set<uint16_t>> by_layer;
-  for (const Piece& piece : pieces) by_layer[piece.layer].insert(piece.expert);
+std::string describe_experts(std::span<const Piece> pieces, uint32_t intermediate_size) {
+  using Rows = std::pair<uint32_t, uint32_t>;
+  std::map<std::pair<uint16_t, Rows>, std::set<uint16_t>> by_layer;
+  for (const Piece& piece : pieces)
+    by_layer[{piece.layer, {piece.row_begin, piece.row_end}}].insert(piece.expert);
   std::string text;
-  for (const auto& [layer, experts] : by_layer) {
+  for (const auto& [key, experts] : by_layer) {
+    const auto& [layer, rows] = key;
     text += (text.empty() ? "layer " : "; layer ") + std::to_string(layer) + ": experts ";
     bool first_range = true;
     for (auto it = experts.begin(); it != experts.end();) {
@@ -58,6 +64,8 @@ std::string describe_experts(std::span<const Piece> pieces) {
       text += (first_range ? "" : ", ") + range_text(begin, end);
       first_range = false;
     }
+    if (rows != Rows{0, intermediate_size})
+      text += ", rows " + std::to_string(rows.first) + ".." + std::to_string(rows.second);
   }
   return text;
 }
@@ -89,6 +97,13 @@ Result<ExpertMap> ExpertMap::assemble(const ExpertMapShape& shape, std::vector<P
                                                          " states " + slice_text(piece) +
                                                          ", which the model does not have");
     }
+    if (!is_slice(shape.intermediate_size, {piece.row_begin, piece.row_end})) {
+      return make_error(ErrorCode::invalid_argument,
+                        "expert map: " + slice_text(piece) + " of rank " + std::to_string(piece.owner.rank) +
+                            " is not cut on multiples of " +
+                            std::to_string(slice_granule(shape.intermediate_size)) +
+                            ", the granule of this model");
+    }
   }
   ExpertMap map;
   map.shape_ = shape;
@@ -99,14 +114,14 @@ Result<ExpertMap> ExpertMap::assemble(const ExpertMapShape& shape, std::vector<P
   std::vector<Piece> missing;
   for (uint16_t layer : layers) {
     for (uint32_t expert = 0; expert < shape.num_experts; ++expert) {
-      TANDEM_ASSIGN(const uint32_t covered, covered_rows(map.pieces(layer, static_cast<uint16_t>(expert))));
-      if (covered < shape.intermediate_size) {
-        missing.push_back({layer, static_cast<uint16_t>(expert), covered, shape.intermediate_size, {}});
-      }
+      const auto id = static_cast<uint16_t>(expert);
+      TANDEM_ASSIGN(const RowRange gap, first_gap(map.pieces(layer, id), shape.intermediate_size));
+      if (gap.size() > 0) missing.push_back({layer, id, gap.begin, gap.end, {}});
     }
   }
   if (!missing.empty()) {
-    return make_error(ErrorCode::unavailable, "expert map: no FFN rank holds " + describe_experts(missing) +
+    return make_error(ErrorCode::unavailable, "expert map: no FFN rank holds " +
+                                                  describe_experts(missing, shape.intermediate_size) +
                                                   "; start a rank that does");
   }
   return map;

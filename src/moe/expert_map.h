@@ -49,9 +49,9 @@ class ExpertMap {
  public:
   // Every expert whole, on one owner.
   static ExpertMap whole(const ExpertMapShape& shape, OwnerId owner);
-  // From the pieces that ranks state. Refused: a row without an owner (names layers and experts), a piece out
-  // of range, and slices of one expert that overlap without being equal (replicas must be whole copies of a
-  // piece).
+  // From the pieces that ranks state. Refused: a row without an owner (names layers, experts, and rows where
+  // it is a slice that is missing), a piece out of range or not cut on granules (expert_slice.h), and slices
+  // of one expert that overlap without being equal (replicas must be whole copies of a piece).
   static Result<ExpertMap> assemble(const ExpertMapShape& shape, std::vector<Piece> pieces, uint32_t epoch);
 
   uint32_t epoch() const { return epoch_; }
@@ -67,7 +67,8 @@ class ExpertMap {
   uint32_t epoch_ = 0;
 };
 
-// "layer 3: experts 0-4, 7; layer 4: experts 1": for messages.
-std::string describe_experts(std::span<const Piece> pieces);
+// "layer 3: experts 0-4, 7; layer 4: experts 1, rows 16..64": for messages. Rows are named where they are not
+// all `intermediate_size`.
+std::string describe_experts(std::span<const Piece> pieces, uint32_t intermediate_size);
 
 }  // namespace tandem

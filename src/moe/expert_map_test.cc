@@ -33,7 +33,21 @@ std::vector<Piece> all_but(uint16_t layer, std::vector<uint16_t> experts) {
 TEST(ExpertMap, AMissingPieceNamesLayersAndExperts) {
   const auto map = ExpertMap::assemble(kShape, all_but(2, {0, 1, 3}), 0);
   ASSERT_FALSE(map.has_value());
-  EXPECT_NE(map.error().message.find("layer 2: experts 0-1, 3"), std::string::npos) << map.error().message;
+  EXPECT_NE(map.error().message.find("layer 2: experts 0-1, 3;"), std::string::npos) << map.error().message;
+}
+
+TEST(ExpertMap, AMissingSliceNamesItsRowsToo) {
+  auto pieces = all_but(1, {2, 3});
+  for (const uint16_t expert : {2, 3}) {
+    pieces.push_back({1, expert, 0, 64, {1, 0}});
+    pieces.push_back({1, expert, 128, 256, {2, 0}});
+  }
+  const auto map = ExpertMap::assemble(kShape, pieces, 0);
+  ASSERT_FALSE(map.has_value());
+  EXPECT_EQ(map.error().code, ErrorCode::unavailable);
+  EXPECT_NE(map.error().message.find("no FFN rank holds layer 1: experts 2-3, rows 64..128;"),
+            std::string::npos)
+      << map.error().message;
 }
 
 TEST(ExpertMap, SlicesAndReplicasAreAccepted) {
@@ -49,9 +63,22 @@ TEST(ExpertMap, SlicesAndReplicasAreAccepted) {
 
 TEST(ExpertMap, OverlapsDuplicatesAndForeignPiecesAreRefused) {
   auto pieces = all_but(1, {2});
-  pieces.push_back({1, 2, 0, 160, {1, 0}});
+  pieces.push_back({1, 2, 0, 192, {1, 0}});
   pieces.push_back({1, 2, 128, 256, {2, 0}});
   EXPECT_NE(ExpertMap::assemble(kShape, pieces, 0).error().message.find("overlaps"), std::string::npos);
+
+  pieces = all_but(9, {});  // whole experts on rank 0, and a slice of one on another rank: not equal
+  pieces.push_back({1, 2, 0, 128, {1, 0}});
+  EXPECT_NE(ExpertMap::assemble(kShape, pieces, 0).error().message.find("replicas must be copies"),
+            std::string::npos);
+
+  pieces = all_but(1, {2});  // deterministic sums add up granules of 64
+  pieces.push_back({1, 2, 0, 96, {1, 0}});
+  pieces.push_back({1, 2, 96, 256, {2, 0}});
+  EXPECT_NE(ExpertMap::assemble(kShape, pieces, 0)
+                .error()
+                .message.find("layer 1, expert 2, rows 0..96 of rank 1 is not cut on multiples of 64"),
+            std::string::npos);
 
   pieces = all_but(9, {});
   pieces.push_back(pieces.front());
