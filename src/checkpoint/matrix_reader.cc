@@ -117,48 +117,61 @@ float MatrixReader::scale(uint64_t block_row, uint64_t block_col) const {
 }
 
 template <class Store>
-void MatrixReader::read(uint64_t row_begin, uint64_t row_end, Store store) const {
-  const uint64_t first = row_begin * cols_, count = (row_end - row_begin) * cols_;
+void MatrixReader::read(uint64_t row_begin, uint64_t row_end, Columns columns, Store store) const {
+  uint64_t index = 0;
+  const auto each = [&](auto&& value_at) {
+    for (uint64_t row = row_begin; row < row_end; ++row) {
+      for (uint64_t i = row * cols_ + columns.begin; i < row * cols_ + columns.end; ++i)
+        store(index++, value_at(i));
+    }
+  };
   switch (dtype_) {
     case DType::f32:
-      for (uint64_t i = 0; i < count; ++i) store(i, load<float>(data_ + (first + i) * 4));
+      each([&](uint64_t i) { return load<float>(data_ + i * 4); });
       break;
     case DType::bf16:
-      for (uint64_t i = 0; i < count; ++i) store(i, to_float(load<bf16>(data_ + (first + i) * 2)));
+      each([&](uint64_t i) { return to_float(load<bf16>(data_ + i * 2)); });
       break;
     case DType::f16:
-      for (uint64_t i = 0; i < count; ++i) store(i, half_to_float(load<uint16_t>(data_ + (first + i) * 2)));
+      each([&](uint64_t i) { return half_to_float(load<uint16_t>(data_ + i * 2)); });
       break;
     default:  // f8_e4m3: `create` lets nothing else through
       for (uint64_t row = row_begin; row < row_end; ++row) {
-        for (uint64_t block = 0; block < scale_cols_; ++block) {
+        for (uint64_t col = columns.begin; col < columns.end;) {
+          const uint64_t block = col / block_cols_;
           const float factor = scale(row / block_rows_, block);
-          const uint64_t end = std::min<uint64_t>(cols_, (block + 1) * block_cols_);
-          for (uint64_t col = block * block_cols_; col < end; ++col) {
-            const auto bits = static_cast<uint8_t>(data_[row * cols_ + col]);
-            store((row - row_begin) * cols_ + col, kE4M3[bits] * factor);
-          }
+          const uint64_t end = std::min<uint64_t>(columns.end, (block + 1) * block_cols_);
+          for (; col < end; ++col)
+            store(index++, kE4M3[static_cast<uint8_t>(data_[row * cols_ + col])] * factor);
         }
       }
   }
 }
 
-void MatrixReader::read_f32(uint64_t row_begin, uint64_t row_end, float* out) const {
-  if (row_begin >= row_end || cols_ == 0) return;
-  if (dtype_ == DType::f32) {
-    std::memcpy(out, data_ + row_begin * cols_ * 4, (row_end - row_begin) * cols_ * 4);
+void MatrixReader::copy(uint64_t row_begin, uint64_t row_end, Columns columns, size_t bytes,
+                        void* out) const {
+  const uint64_t width = columns.end - columns.begin;
+  if (width == cols_) {
+    std::memcpy(out, data_ + row_begin * cols_ * bytes, (row_end - row_begin) * cols_ * bytes);
     return;
   }
-  read(row_begin, row_end, [out](uint64_t i, float value) { out[i] = value; });
+  auto* to = static_cast<std::byte*>(out);
+  for (uint64_t row = row_begin; row < row_end; ++row, to += width * bytes)
+    std::memcpy(to, data_ + (row * cols_ + columns.begin) * bytes, width * bytes);
 }
 
-void MatrixReader::read_bf16(uint64_t row_begin, uint64_t row_end, uint16_t* out) const {
-  if (row_begin >= row_end || cols_ == 0) return;
-  if (dtype_ == DType::bf16) {
-    std::memcpy(out, data_ + row_begin * cols_ * 2, (row_end - row_begin) * cols_ * 2);
-    return;
-  }
-  read(row_begin, row_end, [out](uint64_t i, float value) { out[i] = to_bf16(value).bits; });
+void MatrixReader::read_f32(uint64_t row_begin, uint64_t row_end, float* out, Columns columns) const {
+  columns.end = std::min(columns.end, cols_);
+  if (row_begin >= row_end || columns.begin >= columns.end) return;
+  if (dtype_ == DType::f32) return copy(row_begin, row_end, columns, 4, out);
+  read(row_begin, row_end, columns, [out](uint64_t i, float value) { out[i] = value; });
+}
+
+void MatrixReader::read_bf16(uint64_t row_begin, uint64_t row_end, uint16_t* out, Columns columns) const {
+  columns.end = std::min(columns.end, cols_);
+  if (row_begin >= row_end || columns.begin >= columns.end) return;
+  if (dtype_ == DType::bf16) return copy(row_begin, row_end, columns, 2, out);
+  read(row_begin, row_end, columns, [out](uint64_t i, float value) { out[i] = to_bf16(value).bits; });
 }
 
 void MatrixReader::drop_rows(uint64_t row_begin, uint64_t row_end) const {

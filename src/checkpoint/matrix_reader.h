@@ -12,8 +12,14 @@
 
 namespace tandem {
 
+// Of a matrix; to the last column unless said otherwise.
+struct MatrixColumns {
+  uint64_t begin = 0, end = UINT64_MAX;
+};
+
 class MatrixReader {
  public:
+  using Columns = MatrixColumns;
   // `tensor` seen as [product of all dimensions but the last, last]; a vector is one row. unsupported: a type
   // that is not read, named with the tensor. F8_E4M3 needs `scales`, F32 or BF16 [ceil(rows / block_rows),
   // ceil(cols / block_cols)] of this very tensor: the last block of a row or column may be partial.
@@ -25,19 +31,21 @@ class MatrixReader {
   DType dtype() const { return dtype_; }
   const StoredTensor& tensor() const { return tensor_; }
 
-  // out [row_end - row_begin, cols], contiguous.
-  void read_f32(uint64_t row_begin, uint64_t row_end, float* out) const;
+  // out [row_end - row_begin, number of columns], contiguous.
+  void read_f32(uint64_t row_begin, uint64_t row_end, float* out, Columns columns = {}) const;
   // The same rounded to bfloat16 (to nearest, ties to even).
-  void read_bf16(uint64_t row_begin, uint64_t row_end, uint16_t* out) const;
+  void read_bf16(uint64_t row_begin, uint64_t row_end, uint16_t* out, Columns columns = {}) const;
 
   // The rows will not be read again soon: gives back the memory of the file's pages.
   void drop_rows(uint64_t row_begin, uint64_t row_end) const;
 
  private:
   float scale(uint64_t block_row, uint64_t block_col) const;
-  // Calls store(index, value) for each element of the rows, index counted from the first.
+  // Calls store(index, value) for each element of the rows and columns, index counted from the first.
   template <class Store>
-  void read(uint64_t row_begin, uint64_t row_end, Store store) const;
+  void read(uint64_t row_begin, uint64_t row_end, Columns columns, Store store) const;
+  // The elements as the file has them, `bytes` each.
+  void copy(uint64_t row_begin, uint64_t row_end, Columns columns, size_t bytes, void* out) const;
 
   StoredTensor tensor_;
   DType dtype_ = DType::none, scale_dtype_ = DType::none;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <unistd.h>
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -124,6 +125,48 @@ TEST_F(MatrixReaderTest, BlockScalesThatDoNotDivide) {
         ASSERT_EQ(out[i], expected) << row << ", " << col;
         ASSERT_EQ(rounded[i], to_bf16(expected).bits) << row << ", " << col;
       }
+    }
+  }
+}
+
+TEST_F(MatrixReaderTest, ColumnsAreThoseOfTheWholeRows) {
+  constexpr uint64_t kRows = 140, kCols = 200;
+  const std::vector<float> values = ramp(kRows * kCols);
+  std::vector<uint16_t> halves(values.size());
+  std::vector<uint8_t> bits(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    halves[i] = static_cast<uint16_t>(i * 331 % 0x7c00);
+    bits[i] = static_cast<uint8_t>(i * 37 % 127);
+  }
+  SafetensorsWriter writer;
+  writer.add_f32("f32", {kRows, kCols}, values);
+  writer.add_bf16("bf16", {kRows, kCols}, values);
+  writer.add("f16", "F16", {kRows, kCols}, std::as_bytes(std::span(halves)));
+  writer.add("fp8", "F8_E4M3", {kRows, kCols}, std::as_bytes(std::span(bits)));
+  writer.add_f32("scale", {2, 2}, std::vector<float>{1.0f, 3.0f, 0.5f, 7.0f});
+  open(writer, 1);
+  for (const char* name : {"f32", "bf16", "f16", "fp8"}) {
+    const bool fp8 = std::string(name) == "fp8";
+    const auto reader =
+        MatrixReader::create(*checkpoint_.find(name), fp8 ? checkpoint_.find("scale") : nullptr, 128, 128);
+    ASSERT_TRUE(reader.has_value()) << reader.error().message;
+    std::vector<float> whole(kRows * kCols);
+    reader->read_f32(0, kRows, whole.data());
+    for (const MatrixReader::Columns columns :
+         {MatrixReader::Columns{0, 8}, {120, 136}, {128, 200}, {199, 200}, {64, UINT64_MAX}}) {
+      const uint64_t end = std::min(columns.end, kCols), width = end - columns.begin;
+      constexpr uint64_t kBegin = 100;
+      std::vector<float> out((kRows - kBegin) * width + 1, 77.0f);
+      std::vector<uint16_t> rounded(out.size(), 7);
+      reader->read_f32(kBegin, kRows, out.data(), columns);
+      reader->read_bf16(kBegin, kRows, rounded.data(), columns);
+      for (uint64_t i = 0; i + 1 < out.size(); ++i) {
+        const float expected = whole[(kBegin + i / width) * kCols + columns.begin + i % width];
+        ASSERT_EQ(out[i], expected) << name << " " << i;
+        ASSERT_EQ(rounded[i], to_bf16(expected).bits) << name << " " << i;
+      }
+      EXPECT_EQ(out.back(), 77.0f);
+      EXPECT_EQ(rounded.back(), 7);
     }
   }
 }
