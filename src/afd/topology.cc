@@ -17,16 +17,15 @@ constexpr size_t kMaxPieces = size_t{1} << 22;
 
 }  // namespace
 
-std::vector<Piece> held_pieces(std::span<const MoeLayerWeights* const> layers, uint32_t intermediate_size,
-                               OwnerId owner) {
+std::vector<Piece> held_pieces(std::span<const MoeLayerWeights* const> layers, OwnerId owner) {
   std::vector<Piece> pieces;
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     if (layers[layer] == nullptr) continue;
     const auto& experts = layers[layer]->experts;
     for (size_t expert = 0; expert < experts.size(); ++expert) {
       if (experts[expert].empty()) continue;
-      pieces.push_back(
-          {static_cast<uint16_t>(layer), static_cast<uint16_t>(expert), 0, intermediate_size, owner});
+      pieces.push_back({static_cast<uint16_t>(layer), static_cast<uint16_t>(expert),
+                        experts[expert].row_begin, experts[expert].row_end(), owner});
     }
   }
   return pieces;

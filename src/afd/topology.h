@@ -24,9 +24,9 @@ struct FfnRankFacts {
   std::vector<Piece> pieces;
 };
 
-// Whole experts that a rank has weights for. `layers`: as for MoeBlock::create, null for dense layers.
-std::vector<Piece> held_pieces(std::span<const MoeLayerWeights* const> layers, uint32_t intermediate_size,
-                               OwnerId owner);
+// The experts, or slices of them, that a rank has weights for. `layers`: as for MoeBlock::create, null for
+// dense layers.
+std::vector<Piece> held_pieces(std::span<const MoeLayerWeights* const> layers, OwnerId owner);
 
 // Pieces as the wire carries them: u32 [count, 6], neighbouring experts with equal slices in one row.
 std::vector<uint32_t> encode_pieces(std::span<const Piece> pieces);

@@ -73,6 +73,9 @@ std::vector<std::string> shared_arguments(const Settings& settings, int threads)
           "--compute-dtype=" + settings.engine.compute_dtype,
           "--deterministic=" + std::string(bool_text(settings.engine.deterministic)),
           "--connector=" + settings.afd.connector,
+          "--placement=" + settings.afd.placement,
+          "--expert-slices=" + std::to_string(settings.afd.expert_slices),
+          "--expert-replicas=" + std::to_string(settings.afd.expert_replicas),
           "--num-ffn-ranks=" + std::to_string(settings.up.ffn),
           "--num-attention-ranks=" + std::to_string(settings.up.attention),
           "--log-level=" + settings.engine.log_level,
@@ -141,7 +144,7 @@ struct Deployment::Impl {
   Status start_ffn(const Settings& settings, int roles) {
     if (settings.up.ffn == 0) return {};
     TANDEM_ASSIGN(const ModelConfig config, read_model_config(settings.model));
-    TANDEM_TRY(held_experts(config, 0, settings.up.ffn));  // before any process is started
+    TANDEM_TRY(held_experts(config, settings, 0, settings.up.ffn));  // before any process is started
     for (int64_t rank = 0; rank < settings.up.ffn; ++rank) {
       TANDEM_ASSIGN(const std::string address, listen_address(settings.up.transport, "ffn", rank));
       if (settings.up.transport == "inproc") {

@@ -13,14 +13,20 @@
 
 namespace tandem {
 
-Result<ExpertRange> held_experts(const ModelConfig& config, int64_t rank, int64_t ranks) {
-  const uint32_t experts = config.router.num_experts;
-  if (ranks > experts) {
-    return make_error(ErrorCode::invalid_argument,
-                      "afd.num_ffn_ranks: " + std::to_string(ranks) + " FFN ranks, and the model has " +
-                          std::to_string(experts) + " experts a layer: a rank needs at least one");
-  }
-  return expert_share(experts, static_cast<uint32_t>(rank), static_cast<uint32_t>(ranks));
+Result<ExpertShare> held_experts(const ModelConfig& config, const Settings& settings, int64_t rank,
+                                 int64_t ranks) {
+  constexpr uint32_t kDefaultSlices = 2;
+  ExpertMapShape shape;
+  shape.num_experts = config.router.num_experts;
+  shape.intermediate_size = config.moe_intermediate_size;
+  ExpertPlacement placement;
+  placement.kind = settings.afd.placement == "slice"    ? PlacementKind::slice
+                   : settings.afd.placement == "hybrid" ? PlacementKind::hybrid
+                                                        : PlacementKind::expert;
+  placement.slices =
+      settings.afd.expert_slices == 0 ? kDefaultSlices : static_cast<uint32_t>(settings.afd.expert_slices);
+  placement.replicas = static_cast<uint32_t>(settings.afd.expert_replicas);
+  return held_share(shape, placement, static_cast<uint32_t>(rank), static_cast<uint32_t>(ranks));
 }
 
 struct FfnHost::Impl {
@@ -72,7 +78,7 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
   LoadOptions load;
   load.compute_dtype = placement.compute_dtype;
   load.held.attention = false;
-  TANDEM_ASSIGN(load.held.expert_range, held_experts(impl->config, rank, settings.afd.num_ffn_ranks));
+  TANDEM_ASSIGN(load.held.share, held_experts(impl->config, settings, rank, settings.afd.num_ffn_ranks));
   load.held.router = !placement.gate_on_attention;
   load.held.shared_experts = !placement.shared_experts_on_attention;
   TANDEM_ASSIGN(impl->weights, load_model_weights(settings.model, impl->config, impl->compute->table(),
@@ -85,8 +91,7 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
   options.rank = rank;
   TANDEM_ASSIGN(options.settings,
                 split_settings(settings.model, impl->config, placement, impl->compute->table()));
-  options.pieces =
-      held_pieces(moe_layers(impl->config, impl->weights), impl->config.moe_intermediate_size, {rank, 0});
+  options.pieces = held_pieces(moe_layers(impl->config, impl->weights), {rank, 0});
   TANDEM_ASSIGN(impl->worker, FfnWorker::create(options, *impl->block));
 
   impl->facts.role = "ffn";

@@ -9,12 +9,14 @@
 #include "cli/engine_host.h"
 #include "cli/settings.h"
 #include "model/model_config.h"
-#include "moe/expert_map.h"
+#include "moe/expert_placement.h"
 
 namespace tandem {
 
-// The experts that FFN rank `rank` of `ranks` holds. invalid_argument: more ranks than experts.
-Result<ExpertRange> held_experts(const ModelConfig& config, int64_t rank, int64_t ranks);
+// What FFN rank `rank` of `ranks` holds of the experts under settings.afd.placement, expert_slices and
+// expert_replicas. invalid_argument: what cannot be with this model, see held_share.
+Result<ExpertShare> held_experts(const ModelConfig& config, const Settings& settings, int64_t rank,
+                                 int64_t ranks);
 
 class FfnHost {
  public:

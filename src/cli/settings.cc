@@ -61,7 +61,12 @@ OptionSet Settings::declare() {
   set.choice("afd.exchange", afd.exchange, {"auto", "allgather", "alltoall"},
              "How rows reach the owners of their experts.");
   set.choice("afd.placement", afd.placement, {"expert", "slice", "hybrid"},
-             "How experts are spread over FFN ranks.");
+             "What FFN ranks hold: whole experts each, a slice of every expert each, or in groups of ranks a "
+             "slice each of the group's experts.");
+  set.integer("afd.expert_slices", afd.expert_slices, 0, 1024,
+              "Ranks of a group, with placement hybrid: slices that an expert is cut into; 0: 2.");
+  set.integer("afd.expert_replicas", afd.expert_replicas, 1, 1024,
+              "FFN ranks, or groups of them, that hold each expert; a row goes to one of them.");
   set.choice(
       "afd.activation_dtype", afd.activation_dtype, {"auto", "bf16", "f32", "fp8", "mxfp8", "int8"},
       "How rows are given to the experts, on the wire and colocated; auto: the compute dtype. fp8: e4m3, "
@@ -180,6 +185,11 @@ Result<void> validate(const Settings& settings) {
                   std::to_string(afd.num_ffn_ranks) + " with " + std::to_string(afd.ffn.size()) +
                       " addresses in afd.ffn",
                   "one address for each rank");
+  }
+  if (afd.expert_slices != 0 && afd.placement != "hybrid") {
+    return refuse("afd.expert_slices",
+                  std::to_string(afd.expert_slices) + " with afd.placement " + afd.placement,
+                  "0, or afd.placement: hybrid");
   }
   return {};
 }

@@ -96,7 +96,6 @@ std::vector<SupportRule> make_rules() {
       {{{"afd.exchange", {"allgather", "alltoall"}}},
        "auto",
        "FFN ranks do not exchange: p2p takes one, and m2n needs no exchange"},
-      {{{"afd.placement", {"slice", "hybrid"}}}, "expert", "each FFN rank holds whole experts"},
       {{{"afd.activation_dtype", {"fp8", "mxfp8", "int8"}}, {"afd.compute_gate_on_attention", {"false"}}},
        "it with afd.compute_gate_on_attention: true, or auto",
        "the router must see the rows before they are rounded"},

@@ -17,10 +17,13 @@ Placement on_attention(SumMode mode = SumMode::deterministic, DType dtype = DTyp
 
 // y FFN ranks with a share of the experts each, and attention ranks as they are wanted.
 struct Pool {
-  Pool(const Placement& placement, const std::string& scheme, uint32_t ranks, uint32_t slot_count = 8)
+  Pool(const Placement& placement, const std::string& scheme, uint32_t ranks, uint32_t slot_count = 8,
+       const ExpertPlacement& experts = {})
       : reference(placement), slots(slot_count) {
     for (uint32_t rank = 0; rank < ranks; ++rank) {
-      models.push_back(std::make_unique<SplitModel>(placement, expert_share(kExperts, rank, ranks)));
+      const auto share = held_share(reference.settings().map_shape(), experts, rank, ranks);
+      EXPECT_TRUE(share.has_value()) << share.error().message;
+      models.push_back(std::make_unique<SplitModel>(placement, *share));
       addresses.push_back(fresh_address(scheme));
       workers.emplace_back();
       start(rank);
@@ -98,6 +101,30 @@ TEST_P(M2nOverTransport, QuantizedRowsEqualTheBlockBitForBit) {
             << activation_format_name(format) << ", " << ranks << " ranks, " << rows << " rows";
       }
     }
+  }
+}
+
+// Slices, groups of ranks that slice their experts, and replicas of both: one bit pattern.
+TEST_P(M2nOverTransport, EqualsTheBlockBitForBitForAnyPlacementOfTheExperts) {
+  using Kind = PlacementKind;
+  const std::pair<ExpertPlacement, uint32_t> placements[] = {
+      {{Kind::slice}, 2},     {{Kind::slice}, 3},        {{Kind::slice}, 5},       {{Kind::hybrid, 2}, 4},
+      {{Kind::hybrid, 2}, 5}, {{Kind::hybrid, 2, 2}, 4}, {{Kind::expert, 2, 2}, 3}};
+  uint32_t step = 0;
+  for (const auto& [experts, ranks] : placements) {
+    const DType dtype = ++step % 2 == 0 ? DType::f32 : DType::bf16;
+    Pool pool(on_attention(SumMode::deterministic, dtype), GetParam(), ranks, 8, experts);
+    const auto port = pool.connect();
+    ASSERT_NE(port, nullptr);
+    for (const uint32_t rows : {1u, 7u, 65u}) {
+      ++step;
+      Work work(pool.reference, static_cast<LayerIndex>(1 + step % 2), rows, step);
+      const Status status = run_one(*port, work);
+      ASSERT_TRUE(status.has_value()) << status.error().message;
+      ASSERT_TRUE(work.output_is_exact())
+          << static_cast<int>(experts.kind) << " on " << ranks << " ranks, " << rows << " rows";
+    }
+    for (const auto& worker : pool.workers) EXPECT_GT(worker->stats().rows, 0u) << "a rank without work";
   }
 }
 
@@ -228,7 +255,7 @@ TEST(M2n, ALostRankFailsWhatNeedsItByNameAndComesBack) {
 
   // Back with another share: the map would be wrong.
   pool.workers[1].reset();
-  pool.models[1] = std::make_unique<SplitModel>(on_attention(), ExpertRange{5, 8});
+  pool.models[1] = std::make_unique<SplitModel>(on_attention(), ExpertShare{{{5, 8}}, {}});
   pool.start(1);
   ASSERT_TRUE(eventually([&] {
     const Status now_health = port->health();
@@ -286,11 +313,24 @@ TEST(M2n, ARequestEndsWhenAllItsOwnersHaveAnswered) {
 TEST(M2n, MissingExpertsStopTheStartByName) {
   Pool pool(on_attention(), "inproc", 2);
   pool.workers[1].reset();
-  pool.models[1] = std::make_unique<SplitModel>(on_attention(), ExpertRange{5, 7});
+  pool.models[1] = std::make_unique<SplitModel>(on_attention(), ExpertShare{{{5, 7}}, {}});
   pool.start(1);
   const auto port = MultiRankFfn::create(pool.remote_options());
   ASSERT_FALSE(port.has_value());
   EXPECT_NE(port.error().message.find("layer 1: experts 4, 7; layer 2: experts 4, 7"), std::string::npos)
+      << port.error().message;
+}
+
+// Slices of 40 rows in granules of 8 on three ranks: 0-8, 8-24, 24-40. The second has less than it should.
+TEST(M2n, AMissingSliceStopsTheStartByName) {
+  Pool pool(on_attention(), "inproc", 3, 8, {PlacementKind::slice});
+  pool.workers[1].reset();
+  pool.models[1] = std::make_unique<SplitModel>(on_attention(), ExpertShare{{{0, 8}}, {8, 16}});
+  pool.start(1);
+  const auto port = M2nFfn::create(pool.remote_options());
+  ASSERT_FALSE(port.has_value());
+  EXPECT_NE(port.error().message.find("layer 1: experts 0-7, rows 16..24; layer 2: experts 0-7, rows 16..24"),
+            std::string::npos)
       << port.error().message;
 }
 

@@ -19,6 +19,7 @@
 #include "afd/remote_ffn.h"
 #include "base/bf16.h"
 #include "ffn/ffn_worker.h"
+#include "moe/expert_placement.h"
 #include "transport/transports.h"
 
 namespace tandem::split_testing {
@@ -38,10 +39,10 @@ struct Placement {
 inline constexpr ActivationFormat kQuantizedFormats[] = {ActivationFormat::fp8, ActivationFormat::mxfp8,
                                                          ActivationFormat::int8};
 
-// Weights do not depend on the placement: the seed is fixed. Experts outside `held` are not there.
+// Weights do not depend on the placement: the seed is fixed. Experts and rows outside `held` are not there.
 class SplitModel {
  public:
-  explicit SplitModel(const Placement& placement, ExpertRange held = {})
+  explicit SplitModel(const Placement& placement, const ExpertShare& held = {})
       : pool_(1), runner_(*KernelRunner::create(**choose_kernel_table(), pool_)), placement_(placement) {
     router_.num_experts = kExperts;
     router_.top_k = kTopK;
@@ -52,13 +53,13 @@ class SplitModel {
     for (MoeLayerWeights& layer : layers_) {
       layer.router = matrix(PackArrangement::plain, kExperts, kHidden);
       for (uint32_t expert = 0; expert < kExperts; ++expert) {
-        layer.experts.push_back(mlp(kIntermediate));
+        layer.experts.push_back(mlp(kIntermediate, held.rows.within(kIntermediate)));
         layer.router_bias.push_back(0.1f * static_cast<float>(expert % 3));
       }
       for (uint32_t expert = 0; expert < kExperts; ++expert) {
         if (!held.contains(expert)) layer.experts[expert] = {};
       }
-      layer.shared = mlp(kShared);
+      layer.shared = mlp(kShared, {0, kShared});
     }
     MoeBlockOptions options;
     options.routes = !placement.gate_on_attention;
@@ -98,7 +99,7 @@ class SplitModel {
     options.listen_address = address;
     options.rank = rank;
     options.settings = settings();
-    options.pieces = held_pieces(layers(), kIntermediate, OwnerId{rank, 0});
+    options.pieces = held_pieces(layers(), OwnerId{rank, 0});
     return options;
   }
   RemoteFfnOptions remote_options(const std::string& address) const {
@@ -110,10 +111,23 @@ class SplitModel {
   }
 
  private:
-  PackedWeight matrix(PackArrangement arrangement, uint32_t rows, uint32_t cols) {
+  // Keeps `kept` of the rows of each of `parts` equal parts, and `columns` of the columns.
+  PackedWeight matrix(PackArrangement arrangement, uint32_t rows, uint32_t cols, uint32_t parts = 1,
+                      RowRange kept = {}, RowRange columns = {}) {
     std::normal_distribution<float> normal(0, 0.3f);
-    std::vector<float> values(size_t{rows} * cols);
-    for (float& value : values) value = normal(random_);
+    std::vector<float> values;
+    kept = kept.within(rows / parts);
+    columns = columns.within(cols);
+    for (uint32_t row = 0; row < rows; ++row) {
+      for (uint32_t col = 0; col < cols; ++col) {
+        const float value = normal(random_);
+        const uint32_t at = row % (rows / parts);
+        if (at >= kept.begin && at < kept.end && col >= columns.begin && col < columns.end)
+          values.push_back(value);
+      }
+    }
+    rows = parts * kept.size();
+    cols = columns.size();
     const PackFormat format = placement_.dtype == DType::f32 ? PackFormat::f32 : PackFormat::bf16;
     const KernelTable& table = runner_.table();
     const size_t bytes = table.packed_bytes(format, arrangement, rows, cols);
@@ -121,9 +135,10 @@ class SplitModel {
     table.pack(format, arrangement, rows, cols, 0, rows, DType::f32, values.data(), storage_.back().data());
     return {format, arrangement, rows, cols, storage_.back().data(), bytes};
   }
-  MlpWeights mlp(uint32_t intermediate) {
-    return {matrix(PackArrangement::gate_up, 2 * intermediate, kHidden),
-            matrix(PackArrangement::plain, kHidden, intermediate)};
+  MlpWeights mlp(uint32_t intermediate, RowRange rows) {
+    return {.gate_up = matrix(PackArrangement::gate_up, 2 * intermediate, kHidden, 2, rows),
+            .down = matrix(PackArrangement::plain, kHidden, intermediate, 1, {}, rows),
+            .row_begin = rows.begin};
   }
 
   ThreadPool pool_;

@@ -1,5 +1,6 @@
 #include "model/load_plan.h"
 
+#include <algorithm>
 #include <array>
 #include <cassert>
 #include <utility>
@@ -30,10 +31,39 @@ bool is_held(WeightRole role, const HeldParts& held) {
 namespace {
 
 bool is_held(WeightRole role, uint32_t expert, const HeldParts& held) {
-  return is_held(role, held) && (expert == kNoExpert || held.expert_range.contains(expert));
+  return is_held(role, held) && (expert == kNoExpert || held.share.contains(expert));
+}
+
+// Rows [begin, end) of sources that lie one below the other.
+void append_rows(const std::vector<SourceRows>& sources, uint64_t begin, uint64_t end,
+                 std::vector<SourceRows>& out) {
+  uint64_t first = 0;
+  for (const SourceRows& source : sources) {
+    const uint64_t from = std::max(begin, first), to = std::min(end, first + source.count);
+    if (from < to) out.push_back({source.claim, source.begin + from - first, to - from});
+    first += source.count;
+  }
 }
 
 }  // namespace
+
+PackItem held_part(const PackItem& item, const HeldParts& held) {
+  if (item.role != WeightRole::experts || item.expert == kNoExpert) return item;
+  PackItem part = item;
+  if (item.arrangement == PackArrangement::gate_up) {
+    const uint32_t intermediate = item.rows / 2;
+    const RowRange rows = held.share.rows.within(intermediate);
+    part.rows = 2 * rows.size();
+    part.sources.clear();
+    for (const uint32_t half : {0u, intermediate})  // gate, then up
+      append_rows(item.sources, half + rows.begin, half + rows.end, part.sources);
+  } else {
+    const RowRange rows = held.share.rows.within(item.cols);
+    part.col_begin = rows.begin;
+    part.cols = rows.size();
+  }
+  return part;
+}
 
 bool is_held(const TensorClaim& claim, const HeldParts& held) {
   return is_held(claim.role, claim.expert, held);
@@ -66,7 +96,7 @@ void LoadPlan::pack(PackedWeight& out, WeightRole role, PackArrangement arrangem
   uint64_t rows = 0;
   for (const SourceRows& source : sources) rows += source.count;
   packs_.push_back({&out, arrangement, static_cast<uint32_t>(rows), cols, role, layer_, false,
-                    std::move(sources), expert_});
+                    std::move(sources), expert_, 0});
 }
 
 void LoadPlan::pack_transposed(PackedWeight& out, WeightRole role, SourceRows source, uint32_t source_cols) {
@@ -78,7 +108,8 @@ void LoadPlan::pack_transposed(PackedWeight& out, WeightRole role, SourceRows so
                     layer_,
                     true,
                     {source},
-                    expert_});
+                    expert_,
+                    0});
 }
 
 void LoadPlan::matrix(PackedWeight& out, WeightRole role, std::string tensor, uint32_t rows, uint32_t cols) {

@@ -50,6 +50,7 @@ struct PackItem {
   bool transposed = false;  // the single source is [cols, rows]
   std::vector<SourceRows> sources;
   uint32_t expert = kNoExpert;
+  uint32_t col_begin = 0;  // of the sources' columns, the first that is packed
 };
 
 // A tensor to keep as it is: float32, or for `bits` bfloat16 when that is the compute type.
@@ -61,6 +62,10 @@ struct CopyItem {
 
 bool is_held(const TensorClaim& claim, const HeldParts& held);
 bool is_held(const PackItem& item, const HeldParts& held);
+
+// What the rank packs of a held item: of an expert's gate_up the slice's rows, of its down the slice's
+// columns; of everything else all.
+PackItem held_part(const PackItem& item, const HeldParts& held);
 
 class LoadPlan {
  public:

@@ -15,7 +15,7 @@ namespace tandem {
 struct ResolvedTensors {
   std::vector<std::optional<MatrixReader>>
       readers;                // [claims]; empty where this rank does not need the tensor
-  uint64_t stored_bytes = 0;  // that this rank reads, scales included
+  uint64_t stored_bytes = 0;  // of the tensors that this rank reads from, scales included
   uint32_t dequantized = 0;   // tensors with block scales among them
 };
 

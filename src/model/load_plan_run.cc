@@ -33,9 +33,10 @@ LoadRun::LoadRun(const LoadPlan& plan, const ResolvedTensors& tensors, const Ker
     work_bytes_ += claim.elements() * element;
     add_tasks(i, true, static_cast<uint32_t>(reader.rows()), static_cast<uint32_t>(reader.cols()));
   }
-  for (uint32_t i = 0; i < plan.packs().size(); ++i) {
-    const PackItem& item = plan.packs()[i];
-    if (!is_held(item, held)) continue;
+  for (const PackItem& whole : plan.packs()) {
+    if (!is_held(whole, held)) continue;
+    const auto i = static_cast<uint32_t>(packs_.size());
+    const PackItem& item = packs_.emplace_back(held_part(whole, held));
     const uint64_t bytes = table.packed_bytes(format(), item.arrangement, item.rows, item.cols);
     role_bytes_[static_cast<size_t>(item.role)] += bytes;
     resident_bytes_ += bytes;
@@ -62,8 +63,7 @@ void LoadRun::add_tasks(uint32_t item, bool copy, uint32_t rows, uint32_t cols) 
 // One buffer for the packed weights of each layer.
 Result<void> LoadRun::place(ModelWeights& weights) {
   std::map<uint32_t, uint64_t> layer_bytes;
-  for (const PackItem& item : plan_.packs()) {
-    if (!is_held(item, held_)) continue;
+  for (const PackItem& item : packs_) {
     *item.out = {.format = format(),
                  .arrangement = item.arrangement,
                  .rows = item.rows,
@@ -78,8 +78,7 @@ Result<void> LoadRun::place(ModelWeights& weights) {
     next[layer] = buffer.data();
     weights.storage.push_back(std::move(buffer));
   }
-  for (const PackItem& item : plan_.packs()) {
-    if (!is_held(item, held_)) continue;
+  for (const PackItem& item : packs_) {
     item.out->data = next[item.layer];
     next[item.layer] += item.out->bytes;
   }
@@ -112,7 +111,7 @@ Result<void> LoadRun::load(ModelWeights& weights, ThreadPool& pool, LoadProgress
 
 uint64_t LoadRun::run(const Task& task, std::byte* scratch) const {
   if (task.copy) return copy_rows(plan_.copies()[task.item], task.row_begin, task.row_end);
-  const PackItem& item = plan_.packs()[task.item];
+  const PackItem& item = packs_[task.item];
   return item.transposed ? pack_transposed(item, scratch)
                          : pack_rows(item, task.row_begin, task.row_end, scratch);
 }
@@ -128,10 +127,11 @@ uint64_t LoadRun::pack_rows(const PackItem& item, uint32_t row_begin, uint32_t r
     if (begin < end) {
       const MatrixReader& reader = reader_of(tensors_, source.claim);
       const uint64_t from = source.begin + begin - first, to = source.begin + end - first;
+      const MatrixReader::Columns columns{item.col_begin, uint64_t{item.col_begin} + item.cols};
       if (compute_dtype_ == DType::f32) {
-        reader.read_f32(from, to, reinterpret_cast<float*>(out));
+        reader.read_f32(from, to, reinterpret_cast<float*>(out), columns);
       } else {
-        reader.read_bf16(from, to, reinterpret_cast<uint16_t*>(out));
+        reader.read_bf16(from, to, reinterpret_cast<uint16_t*>(out), columns);
       }
       reader.drop_rows(from, to);
       out += (end - begin) * row_bytes;

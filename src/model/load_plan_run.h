@@ -31,7 +31,7 @@ class LoadRun {
 
  private:
   struct Task {
-    uint32_t item = 0;  // of the plan's packs, or of its copies
+    uint32_t item = 0;  // of packs_, or of the plan's copies
     bool copy = false;
     uint32_t row_begin = 0, row_end = 0;
   };
@@ -49,6 +49,7 @@ class LoadRun {
   const KernelTable& table_;
   const HeldParts held_;
   const DType compute_dtype_;
+  std::vector<PackItem> packs_;  // the held parts of the plan's
   std::vector<Task> tasks_;
   uint64_t resident_bytes_ = 0, scratch_bytes_ = 0, work_bytes_ = 0;
   uint64_t role_bytes_[kWeightRoles] = {};

@@ -23,6 +23,15 @@ std::string parts_text(const LoadRun& run) {
   return text;
 }
 
+// A slice knows where it lies in its expert.
+void place_slices(const ModelConfig& config, const HeldParts& held, ModelWeights& weights) {
+  for (LayerWeights& layer : weights.layers) {
+    for (MlpWeights& expert : layer.moe.experts) {
+      if (!expert.empty()) expert.row_begin = held.share.rows.within(config.moe_intermediate_size).begin;
+    }
+  }
+}
+
 // What the plan sized for a rank that holds everything, and this one does not.
 void clear_parts_held_elsewhere(const HeldParts& held, ModelWeights& weights) {
   for (LayerWeights& layer : weights.layers) {
@@ -68,6 +77,7 @@ Result<ModelWeights> load_model_weights(const std::string& path, const ModelConf
   }
   LoadProgress progress(run.work_bytes(), options.show_progress);
   TANDEM_TRY(run.load(weights, pool, progress));
+  place_slices(config, options.held, weights);
   clear_parts_held_elsewhere(options.held, weights);
   return weights;
 }

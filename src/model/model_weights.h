@@ -12,7 +12,7 @@
 #include "base/buffer.h"
 #include "kernels/kernel_table.h"
 #include "model/model_config.h"
-#include "moe/expert_map.h"
+#include "moe/expert_placement.h"
 #include "moe/moe_weights.h"
 
 namespace tandem {
@@ -53,11 +53,11 @@ struct ModelWeights {
 
 // Which parts of the model a rank holds. Colocated: all true.
 struct HeldParts {
-  bool attention = true;          // embeddings, attention, norms, dense layers, head
-  bool experts = true;            // routed experts, of these:
-  ExpertRange expert_range = {};  // all of them unless said otherwise
-  bool router = true;             // the rank that routes
-  bool shared_experts = true;     // the rank that runs the shared experts
+  bool attention = true;       // embeddings, attention, norms, dense layers, head
+  bool experts = true;         // routed experts, of these:
+  ExpertShare share = {};      // all rows of all experts unless said otherwise
+  bool router = true;          // the rank that routes
+  bool shared_experts = true;  // the rank that runs the shared experts
 };
 
 struct LoadOptions {

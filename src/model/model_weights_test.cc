@@ -13,6 +13,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/matrix_reader.h"
 #include "checkpoint/safetensors_writer.h"
+#include "kernels/packed_layout.h"
 #include "model/load_plan.h"
 
 namespace tandem {
@@ -328,7 +329,7 @@ TEST_F(ModelWeightsTest, RankHoldsOnlyItsExperts) {
     const auto num_experts = config_.router.num_experts;
     size_t bytes = 0;
     for (uint32_t rank = 0; rank < 2; ++rank) {
-      parts.expert_range = expert_share(num_experts, rank, 2);
+      parts.share.experts = {expert_share(num_experts, rank, 2)};
       const auto share = load(DType::f32, parts);
       ASSERT_TRUE(share.has_value()) << share.error().message;
       bytes += share->resident_bytes;
@@ -338,7 +339,7 @@ TEST_F(ModelWeightsTest, RankHoldsOnlyItsExperts) {
         const auto& all = whole->layers[layer].moe.experts;
         ASSERT_EQ(mine.size(), num_experts);
         for (uint32_t e = 0; e < num_experts; ++e) {
-          ASSERT_EQ(mine[e].empty(), !parts.expert_range.contains(e)) << e;
+          ASSERT_EQ(mine[e].empty(), !parts.share.contains(e)) << e;
           ASSERT_EQ(mine[e].down.empty(), mine[e].empty());
           if (mine[e].empty()) continue;
           EXPECT_EQ(std::memcmp(mine[e].gate_up.data, all[e].gate_up.data, all[e].gate_up.bytes), 0);
@@ -347,6 +348,61 @@ TEST_F(ModelWeightsTest, RankHoldsOnlyItsExperts) {
       }
     }
     EXPECT_EQ(bytes, whole->resident_bytes);
+  }
+}
+
+// Element [row, col] of a weight packed in float32.
+float element(const PackedWeight& weight, uint32_t row, uint32_t col) {
+  const PackedLayout layout{weight.format, weight.arrangement, weight.rows, weight.cols};
+  float value;
+  std::memcpy(&value,
+              weight.data + layout.line(layout.panel_of(row), col) + layout.lane_of(row) * sizeof value,
+              sizeof value);
+  return value;
+}
+
+// Slices of the experts: a rank has its rows of gate and up and its columns of down, with the numbers of the
+// whole, and no others.
+TEST_F(ModelWeightsTest, RankHoldsOnlyItsSlices) {
+  for (const char* family : {kV3, kGranite}) {
+    tensors_.clear();
+    make(family);
+    write();
+    HeldParts parts{.attention = false, .experts = true, .router = false, .shared_experts = false};
+    const auto whole = load(DType::f32, parts);
+    ASSERT_TRUE(whole.has_value()) << whole.error().message;
+    const uint32_t num_experts = config_.router.num_experts, size = config_.moe_intermediate_size;
+    const uint32_t slices = std::min(3u, num_granules(size));
+    ASSERT_GT(slices, 1u);
+    for (uint32_t rank = 0; rank < slices; ++rank) {
+      parts.share.rows = slice_rows(size, rank, slices);
+      parts.share.experts = {{1, num_experts}};
+      const auto share = load(DType::f32, parts);
+      ASSERT_TRUE(share.has_value()) << share.error().message;
+      EXPECT_LT(share->resident_bytes, whole->resident_bytes);
+      size_t held = 0;
+      for (size_t layer = 0; layer < share->layers.size(); ++layer) {
+        if (!config_.is_moe(static_cast<uint32_t>(layer))) continue;
+        ASSERT_TRUE(share->layers[layer].moe.experts[0].empty());
+        for (uint32_t e = 1; e < num_experts; ++e) {
+          const MlpWeights& mine = share->layers[layer].moe.experts[e];
+          const MlpWeights& all = whole->layers[layer].moe.experts[e];
+          held += mine.gate_up.bytes + mine.down.bytes;
+          const RowRange rows = parts.share.rows;
+          ASSERT_EQ((RowRange{mine.row_begin, mine.row_end()}), rows);
+          ASSERT_EQ(mine.gate_up.rows, 2 * rows.size());
+          for (uint32_t i = 0; i < rows.size(); ++i) {
+            for (uint32_t h = 0; h < config_.hidden_size; ++h) {
+              ASSERT_EQ(element(mine.gate_up, i, h), element(all.gate_up, rows.begin + i, h));
+              ASSERT_EQ(element(mine.gate_up, rows.size() + i, h),
+                        element(all.gate_up, size + rows.begin + i, h));
+              ASSERT_EQ(element(mine.down, h, i), element(all.down, h, rows.begin + i));
+            }
+          }
+        }
+      }
+      EXPECT_EQ(held, share->resident_bytes) << "nothing else is held";
+    }
   }
 }
 

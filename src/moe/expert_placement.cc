@@ -25,38 +25,41 @@ Status refuse(const std::string& what) {
   return make_error(ErrorCode::invalid_argument, what);
 }
 
+// Messages name the settings that a user would change.
 Status check(const ExpertMapShape& shape, const ExpertPlacement& placement, uint32_t ranks) {
-  if (placement.replicas == 0) return refuse("expert_replicas 0: a piece needs at least one owner");
+  const std::string rank_text = count_text(ranks, "FFN rank");
+  if (placement.replicas == 0) return refuse("afd.expert_replicas: 0; a piece needs at least one owner");
   if (placement.kind == PlacementKind::hybrid && (placement.slices == 0 || placement.slices > ranks)) {
-    return refuse("expert_slices " + std::to_string(placement.slices) + " with " +
-                  count_text(ranks, "FFN rank") + ": slices of an expert live on different ranks; use 1.." +
-                  std::to_string(ranks));
+    return refuse("afd.expert_slices: " + std::to_string(placement.slices) + " with " + rank_text +
+                  ": slices of an expert live on different ranks; use 1.." + std::to_string(ranks));
   }
   const uint32_t groups = group_count(placement, ranks);
+  const std::string group_text = groups == ranks ? "" : " in " + count_text(groups, "group");
   if (groups > shape.num_experts) {
-    return refuse("num_ffn_ranks " + std::to_string(ranks) + ": " + count_text(groups, "group") +
-                  " of FFN ranks, and the model has " + count_text(shape.num_experts, "expert") +
-                  " a layer: each needs at least one");
+    return refuse("afd.num_ffn_ranks: " + rank_text + group_text + ", and the model has " +
+                  count_text(shape.num_experts, "expert") + " a layer: a " +
+                  (groups == ranks ? "rank" : "group") + " needs at least one");
   }
   const uint32_t granules = num_granules(shape.intermediate_size);
   const uint32_t largest = (ranks + groups - 1) / groups;  // group
   if (largest > granules) {
-    return refuse("placement in slices: " + count_text(largest, "FFN rank") + " for each expert, and its " +
-                  std::to_string(shape.intermediate_size) + " intermediate rows are " +
+    return refuse("afd.placement: slices of an expert on " + std::to_string(largest) + " of " + rank_text +
+                  ", and its " + std::to_string(shape.intermediate_size) + " intermediate rows are " +
                   count_text(granules, "granule") + " of " +
                   std::to_string(slice_granule(shape.intermediate_size)) +
-                  "; placement hybrid with fewer expert_slices would do");
+                  "; use hybrid with afd.expert_slices up to " + std::to_string(granules));
   }
   if (placement.replicas > groups) {
-    return refuse("expert_replicas " + std::to_string(placement.replicas) + " with " +
-                  count_text(groups, "group") + " of FFN ranks: a replica needs a group of its own");
+    return refuse("afd.expert_replicas: " + std::to_string(placement.replicas) + " with " + rank_text +
+                  group_text + ": each replica needs a " + (groups == ranks ? "rank" : "group") +
+                  " of its own");
   }
   if (placement.replicas > 1 && ranks % groups != 0) {
-    return refuse("expert_replicas " + std::to_string(placement.replicas) + " with " +
-                  count_text(ranks, "FFN rank") + " in " + count_text(groups, "group") +
-                  ": groups of different sizes hold different slices, and a replica is a copy of a slice; a "
-                  "number of ranks that " +
-                  std::to_string(placement.slices) + " divides would do");
+    return refuse(
+        "afd.expert_replicas: " + std::to_string(placement.replicas) + " with " + rank_text + group_text +
+        ": groups of different sizes hold different slices, and a replica is a copy of a slice; use "
+        "a number of ranks that " +
+        std::to_string(placement.slices) + " divides");
   }
   return {};
 }

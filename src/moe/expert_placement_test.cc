@@ -106,22 +106,27 @@ TEST(HeldShare, EveryRowIsHeldExactlyAsOftenAsThereAreReplicas) {
 }
 
 TEST(HeldShare, WhatCannotBeIsRefusedByName) {
-  const auto message = [](const ExpertPlacement& placement, uint32_t ranks, uint32_t experts = 10) {
-    const auto share = held_share({{0}, experts, 64}, placement, 0, ranks);
+  const auto message = [](const ExpertPlacement& placement, uint32_t ranks) {
+    const auto share = held_share({{0}, 10, 64}, placement, 0, ranks);
     EXPECT_FALSE(share.has_value());
     return share ? std::string() : share.error().message;
   };
-  EXPECT_NE(message({}, 11).find("num_ffn_ranks 11: 11 groups of FFN ranks, and the model has 10 experts"),
-            std::string::npos);
-  EXPECT_NE(message({Kind::slice}, 5)
-                .find("5 FFN ranks for each expert, and its 64 intermediate rows are 4 "
-                      "granules of 16"),
-            std::string::npos);
-  EXPECT_NE(message({Kind::hybrid, 3}, 2).find("expert_slices 3 with 2 FFN ranks"), std::string::npos);
-  EXPECT_NE(message({Kind::hybrid, 2, 3}, 4).find("expert_replicas 3 with 2 groups"), std::string::npos);
-  EXPECT_NE(message({Kind::slice, 2, 2}, 4).find("expert_replicas 2 with 1 group of"), std::string::npos);
-  EXPECT_NE(message({Kind::hybrid, 2, 2}, 5).find("groups of different sizes"), std::string::npos);
-  EXPECT_NE(message({Kind::expert, 2, 0}, 2).find("expert_replicas 0"), std::string::npos);
+  const auto expect = [&](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  expect(message({}, 11),
+         "afd.num_ffn_ranks: 11 FFN ranks, and the model has 10 experts a layer: a rank needs");
+  expect(message({Kind::hybrid, 2}, 24),
+         "24 FFN ranks in 12 groups, and the model has 10 experts a layer: a group");
+  expect(message({Kind::slice}, 5),
+         "afd.placement: slices of an expert on 5 of 5 FFN ranks, and its 64 intermediate rows are 4 "
+         "granules of "
+         "16; use hybrid with afd.expert_slices up to 4");
+  expect(message({Kind::hybrid, 3}, 2), "afd.expert_slices: 3 with 2 FFN ranks");
+  expect(message({Kind::hybrid, 2, 3}, 4), "afd.expert_replicas: 3 with 4 FFN ranks in 2 groups");
+  expect(message({Kind::slice, 2, 2}, 4), "afd.expert_replicas: 2 with 4 FFN ranks in 1 group:");
+  expect(message({Kind::hybrid, 2, 2}, 5), "groups of different sizes");
+  expect(message({Kind::expert, 2, 0}, 2), "afd.expert_replicas: 0;");
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("TANDEM_BINARY", str(ROOT / "build" / "tandem"))
 ARITH = str(ROOT / "models" / "arith")
+M2N = ["--connector", "m2n", "--compute-gate-on-attention"]
 
 
 def run(*arguments, env=None):
@@ -29,6 +30,12 @@ REFUSED = [
     (["up", "--model", ARITH, "--connector", "m2n"], "afd.connector: m2n with the gate on FFN is not supported"),
     (["up", "--model", ARITH, "--ffn", "99", "--connector", "m2n", "--compute-gate-on-attention", "--once"],
      "afd.num_ffn_ranks: 99 FFN ranks, and the model has"),
+    (["up", "--model", ARITH, "--ffn", "5", "--placement", "slice", *M2N, "--once"],
+     "afd.placement: slices of an expert on 5 of 5 FFN ranks, and its 64 intermediate rows are 4 granules of 16"),
+    (["up", "--model", ARITH, "--ffn", "4", "--placement", "hybrid", "--expert-replicas", "3", *M2N, "--once"],
+     "afd.expert_replicas: 3 with 4 FFN ranks in 2 groups"),
+    (["up", "--model", ARITH, "--ffn", "2", "--expert-slices", "2", *M2N, "--once"],
+     "afd.expert_slices: 2 with afd.placement expert is not supported; use 0, or afd.placement: hybrid"),
     (["ffn", "--model", ARITH, "--connector", "m2n", "--compute-gate-on-attention", "--num-ffn-ranks", "2", "--ffn-rank", "2"],
      "afd.ffn_rank: 2 of afd.num_ffn_ranks 2"),
     (["up", "--model", ARITH, "--transport", "carrier-pigeon"], "up.transport: 'carrier-pigeon' is not one of"),

@@ -158,6 +158,25 @@ def test_quantized_rows_need_the_gate_on_attention(prompts):
         assert "afd.activation_dtype: fp8 with the gate on FFN is not supported; use it with afd.compute_gate_on_attention: true" in done.stderr
 
 
+SLICED = ((2, "slice"), (3, "slice"), (4, "slice"), (3, "hybrid"), (4, "hybrid"), (4, "hybrid", "--expert-replicas", "2"),
+          (3, "expert", "--expert-replicas", "2"))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("case", SLICED, ids=lambda case: "-".join(map(str, case)).replace("---", "-"))
+def test_slices_and_replicas_equal_colocated(model, case, prompts, colocated):
+    """Slices of experts, groups of ranks that slice their share, and replicas of both: the same bits, and no rank holds it all."""
+    ranks, placement, *more = case
+    flags = ["--connector", "m2n", "--compute-gate-on-attention", "--transport", "tcp" if ranks == 3 else "shm", "--threads", "1"]
+    split = generate(model, prompts, "--ffn", str(ranks), "--placement", placement, *more, *flags)
+    assert outcome(split) == outcome(colocated[model])
+    held = [rank["bytes_held"] for rank in split["ranks"][1:]]
+    assert len(held) == ranks
+    if model == "arith":  # granules of 16 rows fill whole panels: no padding
+        whole = generate(model, prompts, "--ffn", "1", *flags)["ranks"][1]["bytes_held"]
+        assert sum(held) == whole * (2 if more else 1)
+
+
 @pytest.mark.parametrize("transport", ("shm", "tcp"))
 def test_token_ids_as_payload_change_nothing(transport, prompts, colocated):
     split = generate("deepseek_v3", prompts, "--ffn", "1", "--transport", transport, "--send-token-ids")
