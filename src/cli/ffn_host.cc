@@ -15,7 +15,7 @@ namespace tandem {
 
 Result<ExpertShare> held_experts(const ModelConfig& config, const Settings& settings, int64_t rank,
                                  int64_t ranks) {
-  constexpr uint32_t kDefaultSlices = 2;
+  const int64_t default_slices = std::min<int64_t>(2, ranks);  // one rank has nobody to share an expert with
   ExpertMapShape shape;
   shape.num_experts = config.router.num_experts;
   shape.intermediate_size = config.moe_intermediate_size;
@@ -24,7 +24,7 @@ Result<ExpertShare> held_experts(const ModelConfig& config, const Settings& sett
                    : settings.afd.placement == "hybrid" ? PlacementKind::hybrid
                                                         : PlacementKind::expert;
   placement.slices =
-      settings.afd.expert_slices == 0 ? kDefaultSlices : static_cast<uint32_t>(settings.afd.expert_slices);
+      static_cast<uint32_t>(settings.afd.expert_slices == 0 ? default_slices : settings.afd.expert_slices);
   placement.replicas = static_cast<uint32_t>(settings.afd.expert_replicas);
   return held_share(shape, placement, static_cast<uint32_t>(rank), static_cast<uint32_t>(ranks));
 }

@@ -64,7 +64,8 @@ OptionSet Settings::declare() {
              "What FFN ranks hold: whole experts each, a slice of every expert each, or in groups of ranks a "
              "slice each of the group's experts.");
   set.integer("afd.expert_slices", afd.expert_slices, 0, 1024,
-              "Ranks of a group, with placement hybrid: slices that an expert is cut into; 0: 2.");
+              "Ranks of a group, with placement hybrid: slices that an expert is cut into; 0: 2, or 1 with "
+              "one FFN rank.");
   set.integer("afd.expert_replicas", afd.expert_replicas, 1, 1024,
               "FFN ranks, or groups of them, that hold each expert; a row goes to one of them.");
   set.choice(

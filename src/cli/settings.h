@@ -33,7 +33,7 @@ struct AfdSettings {
   bool send_token_ids = false;
   std::string exchange = "auto", placement = "expert", activation_dtype = "auto", micro_batches = "auto",
               micro_batch_split = "request", execution = "eager";
-  int64_t expert_slices = 0;  // 0: 2 with placement hybrid
+  int64_t expert_slices = 0;  // 0: 2 with placement hybrid, 1 with one FFN rank
   int64_t expert_replicas = 1;
   int64_t connect_timeout_s = 300;
   bool insecure = false;
