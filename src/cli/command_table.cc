@@ -163,14 +163,17 @@ std::vector<Command> make_commands() {
                    "",
                    {},
                    run_bench_transport});
-  table.push_back({"inspect",
-                   "what a model needs: parameters, bytes by role and dtype, KV bytes a token",
-                   "Reads config.json only.  Example: tandem inspect models/arith",
-                   {"model", "config", "json", "engine.log_level"},
-                   {},
-                   "model",
-                   {},
-                   run_inspect});
+  table.push_back(
+      {"inspect",
+       "what a model needs: parameters, bytes by role and dtype, KV bytes a token",
+       "Reads config.json only.  Example: tandem inspect models/arith\n"
+       "What each FFN rank would hold of the experts: --num-ffn-ranks 4 --placement slice --connector "
+       "m2n\n--compute-gate-on-attention",
+       {"model", "config", "json", "engine.log_level", "afd."},
+       {"afd.ffn", "afd.listen", "afd.role", "afd.connect_timeout_s", "afd.ffn_rank", "afd.insecure"},
+       "model",
+       {},
+       run_inspect});
   table.push_back({"doctor",
                    "what this machine offers, what is missing and what to do about it",
                    "",

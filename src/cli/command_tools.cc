@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/compute.h"
 #include "cli/doctor.h"
+#include "cli/ffn_host.h"
 #include "cli/model_folder.h"
 #include "cli/support.h"
 #include "model/inspect.h"
@@ -44,7 +45,12 @@ Result<int> run_bench_transport(Settings& settings) {
 
 Result<int> run_inspect(Settings& settings) {
   TANDEM_ASSIGN(const ModelConfig config, read_model_config(settings.model));
-  const InspectReport report = inspect_model(config);
+  InspectReport report = inspect_model(config);
+  const int64_t ranks = settings.afd.num_ffn_ranks;
+  for (int64_t rank = 0; ranks > 1 && rank < ranks; ++rank) {
+    TANDEM_ASSIGN(const ExpertShare share, held_experts(config, settings, rank, ranks));
+    add_ffn_rank(report, share);
+  }
   return print(settings.json ? inspect_json(report) : inspect_text(report));
 }
 

@@ -55,6 +55,7 @@ InspectReport inspect_model(const ModelConfig& config) {
   report.num_moe_layers = static_cast<uint32_t>(std::ranges::count(config.layer_ffn, FfnKind::moe));
   report.num_experts = config.router.num_experts;
   report.top_k = config.router.top_k;
+  report.moe_intermediate_size = config.moe_intermediate_size;
 
   ModelWeights unfilled;
   const LoadPlan plan = make_load_plan(config, unfilled);
@@ -81,6 +82,18 @@ InspectReport inspect_model(const ModelConfig& config) {
   return report;
 }
 
+void add_ffn_rank(InspectReport& report, const ExpertShare& share) {
+  InspectReport::Rank rank{share, 0, 0};
+  rank.share.rows = share.rows.within(report.moe_intermediate_size);
+  for (uint32_t expert = 0; expert < report.num_experts; ++expert)
+    rank.experts += share.contains(expert) ? 1 : 0;
+  if (report.moe_intermediate_size != 0) {
+    rank.stored_bytes = report.expert_bytes * report.num_moe_layers * rank.experts * rank.share.rows.size() /
+                        report.moe_intermediate_size;
+  }
+  report.ffn_ranks.push_back(std::move(rank));
+}
+
 std::string inspect_text(const InspectReport& report) {
   std::string text = fmt::format("model              {}: {} layers, {} of them MoE with {} experts, top-{}\n",
                                  report.model_type, report.num_layers, report.num_moe_layers,
@@ -102,6 +115,14 @@ std::string inspect_text(const InspectReport& report) {
                       bytes_text(report.routed_bytes_per_token), report.num_moe_layers, report.top_k,
                       bytes_text(report.expert_bytes));
   text += fmt::format("KV cache a token   {} (bf16, all layers)\n", bytes_text(report.kv_bytes_per_token));
+  for (size_t i = 0; i < report.ffn_ranks.size(); ++i) {
+    const InspectReport::Rank& rank = report.ffn_ranks[i];
+    const bool whole = rank.share.rows.size() == report.moe_intermediate_size;
+    const std::string rows =
+        whole ? "" : fmt::format(", rows {}..{} of each", rank.share.rows.begin, rank.share.rows.end);
+    text += fmt::format("FFN rank {:<9} {} ({} experts a layer{})\n", i, bytes_text(rank.stored_bytes),
+                        rank.experts, rows);
+  }
   return text;
 }
 
@@ -126,6 +147,14 @@ std::string inspect_json(const InspectReport& report) {
   object["expert_bytes"] = report.expert_bytes;
   object["routed_bytes_per_token"] = report.routed_bytes_per_token;
   object["kv_bytes_per_token"] = report.kv_bytes_per_token;
+  for (size_t i = 0; i < report.ffn_ranks.size(); ++i) {
+    const InspectReport::Rank& rank = report.ffn_ranks[i];
+    object["ffn_ranks"].push_back({{"rank", i},
+                                   {"experts", rank.experts},
+                                   {"row_begin", rank.share.rows.begin},
+                                   {"row_end", rank.share.rows.end},
+                                   {"stored_bytes", rank.stored_bytes}});
+  }
   return object.dump();
 }
 

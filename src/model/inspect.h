@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "model/load_plan.h"
 #include "model/model_config.h"
+#include "moe/expert_placement.h"
 
 namespace tandem {
 
@@ -19,6 +21,13 @@ struct InspectReport {
     uint64_t parameters = 0;
     std::map<DType, uint64_t> bytes;  // as released files store them, block scales (F32) included
     uint64_t total_bytes() const;
+  };
+
+  // What one FFN rank holds of the routed experts.
+  struct Rank {
+    ExpertShare share;
+    uint64_t experts = 0;       // of a layer
+    uint64_t stored_bytes = 0;  // in all layers
   };
 
   std::string model_type;
@@ -32,17 +41,22 @@ struct InspectReport {
   uint64_t expert_bytes = 0;            // one routed expert of one layer, as stored
   uint64_t routed_bytes_per_token = 0;  // of routed experts, in all layers, as stored
   uint64_t kv_bytes_per_token = 0;      // in all layers, cache in bfloat16
+  uint32_t moe_intermediate_size = 0;
+  std::vector<Rank> ffn_ranks;  // in order of rank; empty unless asked for
 
   const Role& role(WeightRole which) const { return roles[static_cast<size_t>(which)]; }
 };
 
 InspectReport inspect_model(const ModelConfig& config);
+// Adds the next FFN rank.
+void add_ffn_rank(InspectReport& report, const ExpertShare& share);
 
 // A table of several lines for a reader.
 std::string inspect_text(const InspectReport& report);
 // One JSON object: model_type, num_layers, num_moe_layers, num_experts, top_k, parameters, active_parameters,
 // stored_bytes, roles {name: {parameters, bytes: {dtype: bytes}}}, routed_bytes_per_token,
-// kv_bytes_per_token.
+// kv_bytes_per_token, and ffn_ranks [{rank, experts, row_begin, row_end, stored_bytes}] where they were asked
+// for.
 std::string inspect_json(const InspectReport& report);
 
 }  // namespace tandem

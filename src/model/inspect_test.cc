@@ -97,6 +97,31 @@ TEST(Inspect, OtherReleasedModels) {
   EXPECT_EQ(granite.role(WeightRole::head).parameters, 0u);
 }
 
+// Every rank's share of the experts; all shares together are the experts as often as there are replicas.
+TEST(Inspect, FfnRanks) {
+  const std::string qwen =
+      R"("model_type":"qwen3_moe","vocab_size":151936,"hidden_size":2048,"num_hidden_layers":48,
+    "num_attention_heads":32,"num_key_value_heads":4,"head_dim":128,"moe_intermediate_size":768,"num_experts":128,
+    "num_experts_per_tok":8,"torch_dtype":"bfloat16")";
+  InspectReport report = report_of(qwen);
+  const ExpertMapShape shape{{}, report.num_experts, report.moe_intermediate_size};
+  uint64_t bytes = 0;
+  for (uint32_t rank = 0; rank < 5; ++rank) {  // groups of two and three; 768 rows are 6 granules
+    add_ffn_rank(report, *held_share(shape, {PlacementKind::hybrid, 2}, rank, 5));
+    bytes += report.ffn_ranks.back().stored_bytes;
+  }
+  EXPECT_EQ(bytes, report.role(WeightRole::experts).total_bytes());
+  EXPECT_EQ(report.ffn_ranks[2].stored_bytes, 48ull * 64 * 3 * 256 * 2048 * 2);
+  EXPECT_NE(
+      inspect_text(report).find("FFN rank 2         9.0 GiB (64 experts a layer, rows 0..256 of each)"),
+      std::string::npos)
+      << inspect_text(report);
+  EXPECT_NE(
+      inspect_json(report).find(R"({"rank":4,"experts":64,"row_begin":512,"row_end":768,"stored_bytes":)"),
+      std::string::npos)
+      << inspect_json(report);
+}
+
 TEST(Inspect, ModulesThatAreNotConverted) {
   const std::string model =
       R"("model_type":"mixtral","vocab_size":100,"hidden_size":128,"num_hidden_layers":2,
