@@ -161,6 +161,7 @@ std::vector<Setting> list_settings(const SplitSettings& s) {
        "set compute_shared_experts_on_attention alike on both sides"},
       {"num_ffn_ranks", fmt::format("{}", s.num_ffn_ranks), "name the same FFN ranks on all ranks"},
       {"connector", s.num_ffn_ranks > 1 ? s.connector : "any", "set connector alike on all ranks"},
+      {"routing", s.balanced_routing ? "balanced" : "model", "set balanced_routing alike on both sides"},
       {"token_ids", s.token_ids ? "yes" : "no", "set send_token_ids alike on both sides"},
       {"compute_dtype", std::string(dtype_name(s.compute_dtype)), "set compute_dtype alike on both sides"},
       {"activation_dtype",

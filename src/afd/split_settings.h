@@ -29,7 +29,8 @@ struct SplitSettings {
   // FFN ranks of the deployment, and how attention reaches their experts (with one rank there is one way).
   uint32_t num_ffn_ranks = 1;
   std::string connector = "p2p";  // p2p, m2n or auto
-  bool token_ids = false;  // token ids travel beside the activation; only with the gate on FFN
+  bool balanced_routing = false;  // a benchmark's routing instead of the gate's
+  bool token_ids = false;         // token ids travel beside the activation; only with the gate on FFN
   DType compute_dtype = DType::bf16;
   DType activation_dtype =
       DType::bf16;  // of the values on the wire; the compute dtype when the format is plain

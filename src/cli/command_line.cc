@@ -93,6 +93,11 @@ Result<void> apply(Settings& settings, const Command& command, const Written& wr
     if (value != nullptr) TANDEM_TRY(options.set(option.key, value, option.environment()));
   }
   for (const auto& [key, value] : written) TANDEM_TRY(options.set(key, value, options.find(key)->flag()));
+  if (settings.engine.balanced_routing && command.name.starts_with("eval")) {
+    return make_error(ErrorCode::unsupported, "engine.balanced_routing: true with " + command.name +
+                                                  " is not supported; use false: no answer means anything "
+                                                  "when the gate is not followed");
+  }
   return validate(settings);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/cpu_budget.h"
+#include "base/log.h"
 
 namespace tandem {
 
@@ -13,6 +14,7 @@ Placement Placement::from(const Settings& settings) {
   placement.send_token_ids = settings.afd.send_token_ids;
   placement.num_ffn_ranks = static_cast<uint32_t>(std::max<int64_t>(1, settings.ffn_ranks()));
   if (settings.afd.connector != "local") placement.connector = settings.afd.connector;
+  placement.balanced_routing = settings.engine.balanced_routing;
   placement.sum_mode = settings.engine.deterministic ? SumMode::deterministic : SumMode::plain;
   placement.compute_dtype = settings.engine.compute_dtype == "bf16" ? DType::bf16 : DType::f32;
   placement.reply_dtype = settings.engine.deterministic ? DType::f64 : placement.compute_dtype;
@@ -41,6 +43,13 @@ Result<std::unique_ptr<MoeBlock>> make_moe_block(const ModelConfig& config, cons
   MoeBlockOptions options;
   options.routes = on_attention == placement.gate_on_attention;
   options.runs_shared_experts = on_attention == placement.shared_experts_on_attention;
+  options.balanced_routing = placement.balanced_routing;
+  if (options.balanced_routing && options.routes) {
+    log_warning(
+        "engine.balanced_routing: every row takes experts in turn instead of the ones its gate chooses; this "
+        "is "
+        "for benchmarks, and the answers mean nothing");
+  }
   options.sum_mode = placement.sum_mode;
   options.compute_dtype = placement.compute_dtype;
   options.reply_dtype = placement.reply_dtype;
@@ -55,6 +64,7 @@ Result<SplitSettings> split_settings(const std::string& model_path, const ModelC
   SplitSettings settings = SplitSettings::from_model(config, fingerprint);
   settings.gate_on_attention = placement.gate_on_attention;
   settings.shared_experts_on_attention = placement.shared_experts_on_attention;
+  settings.balanced_routing = placement.balanced_routing;
   settings.token_ids = placement.send_token_ids;
   settings.num_ffn_ranks = placement.num_ffn_ranks;
   settings.connector = placement.connector;

@@ -19,6 +19,7 @@ struct Placement {
   bool send_token_ids = false;
   uint32_t num_ffn_ranks = 1;
   std::string connector = "p2p";
+  bool balanced_routing = false;
   SumMode sum_mode = SumMode::plain;
   DType compute_dtype = DType::bf16;
   DType reply_dtype = DType::bf16;

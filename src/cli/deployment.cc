@@ -72,6 +72,7 @@ std::vector<std::string> shared_arguments(const Settings& settings, int threads)
   return {"--model=" + settings.model,
           "--compute-dtype=" + settings.engine.compute_dtype,
           "--deterministic=" + std::string(bool_text(settings.engine.deterministic)),
+          "--balanced-routing=" + std::string(bool_text(settings.engine.balanced_routing)),
           "--connector=" + settings.afd.connector,
           "--placement=" + settings.afd.placement,
           "--expert-slices=" + std::to_string(settings.afd.expert_slices),

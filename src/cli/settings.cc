@@ -17,6 +17,9 @@ OptionSet Settings::declare() {
              "Arithmetic of weights and activations; float32 is the reference mode.");
   set.boolean("engine.deterministic", engine.deterministic,
               "Exact sums: every placement gives bit-identical logits.");
+  set.boolean(
+      "engine.balanced_routing", engine.balanced_routing,
+      "For benchmarks only: rows take experts in turn, whatever their gate says; the answers mean nothing.");
   set.integer("engine.threads", engine.threads, 0, 1024,
               "Compute threads of this process; 0: the CPU budget, shared out by `up`.");
   set.choice("engine.log_level", engine.log_level, {"debug", "info", "warning", "error"},

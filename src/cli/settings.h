@@ -13,7 +13,8 @@ namespace tandem {
 struct EngineSettings {
   std::string compute_dtype = "bf16";  // bf16 | float32
   bool deterministic = false;
-  int64_t threads = 0;  // 0: what the CPU budget allows
+  bool balanced_routing = false;  // benchmarks only
+  int64_t threads = 0;            // 0: what the CPU budget allows
   std::string log_level = "info";
 };
 

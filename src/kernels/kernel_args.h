@@ -98,8 +98,8 @@ struct CombineArgs {
   const float* shared = nullptr;        // [rows, hidden] or null
   // [rows]: 0 where `shared` does not count and was not written; null: all count
   const uint8_t* shared_rows = nullptr;
-  DType out_dtype = DType::bf16;        // bf16, f32, or f64 (the only one for deterministic sums)
-  void* out = nullptr;                  // [rows, hidden], contiguous
+  DType out_dtype = DType::bf16;  // bf16, f32, or f64 (the only one for deterministic sums)
+  void* out = nullptr;            // [rows, hidden], contiguous
 };
 
 // out = weight * x * rsqrt(mean(x^2) + eps), computed in float32. Rows are addressed as [outer, inner]: a

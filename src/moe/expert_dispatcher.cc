@@ -12,8 +12,8 @@ namespace {
 
 // Columns that are added up at a time: the sums stay in registers and L1.
 constexpr uint32_t kBlock = 64;
-// The slice that adds the shared experts is chosen by other bits of a row's hash than its replica: with the same
-// ones, some ranks would never be chosen.
+// The slice that adds the shared experts is chosen by other bits of a row's hash than its replica: with the
+// same ones, some ranks would never be chosen.
 constexpr uint32_t kSharedHashShift = 16;
 
 // Of a row's routing: equal for equal rows, spread over different ones (FNV-1a, then a finaliser, because its

@@ -32,8 +32,8 @@ struct DispatchPart {
   std::vector<int32_t> ids;    // [rows, top_k]: as routed
   std::vector<float> weights;  // [rows, top_k]: 0 where only others have the slot; in each row one is not 0
   // [rows]: 1 where this rank adds the row's shared experts, should they be spread over the ranks: it has the
-  // row's first slot of a weight other than 0, and of its slices the one that the routing chooses. 1 in exactly
-  // one part of each row.
+  // row's first slot of a weight other than 0, and of its slices the one that the routing chooses. 1 in
+  // exactly one part of each row.
   std::vector<uint8_t> shared_rows;
 
   RoutingView routing(uint32_t top_k) const { return {ids, weights, top_k}; }

@@ -228,7 +228,8 @@ TEST(ExpertDispatcher, EverySliceOfEverySlotIsComputedExactlyOnce) {
     std::vector<std::vector<int>> computed(size_t{kRows} * kTopK, std::vector<int>(40, 0));
     std::vector<int> shared(kRows);
     for (const DispatchPart& part : prepared.parts) {
-      EXPECT_GT(std::ranges::count(part.shared_rows, 1), 0) << "the shared experts are not spread over all ranks";
+      EXPECT_GT(std::ranges::count(part.shared_rows, 1), 0)
+          << "the shared experts are not spread over all ranks";
       for (size_t i = 0; i < part.rows.size(); ++i) shared[part.rows[i]] += part.shared_rows[i];
       ASSERT_TRUE(validate_routing(kExperts, kTopK, part.ids, part.weights).has_value());
       for (size_t i = 0; i < part.weights.size(); ++i) {

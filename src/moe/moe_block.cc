@@ -30,11 +30,12 @@ struct MoeBlock::Impl {
   KernelRunner* runner = nullptr;
   ExpertRunner experts;
   uint32_t max_rows = 0;
-  OwnedBuffer dequantized;           // [max_rows, hidden] of the compute dtype; none when rows come plain
-  std::vector<float> router_logits;  // [max_rows, num_experts]
-  std::vector<int32_t> ids;          // [max_rows, top_k]
-  std::vector<float> weights;        // [max_rows, top_k]
-  std::vector<float> held_weights;   // [max_rows, top_k]: 0 where the expert is held elsewhere
+  OwnedBuffer dequantized;             // [max_rows, hidden] of the compute dtype; none when rows come plain
+  std::vector<float> router_logits;    // [max_rows, num_experts]
+  std::vector<int32_t> ids;            // [max_rows, top_k]
+  std::vector<float> weights;          // [max_rows, top_k]
+  std::vector<uint32_t> next_expert;   // [layers], of a balanced routing
+  std::vector<float> held_weights;     // [max_rows, top_k]: 0 where the expert is held elsewhere
   std::vector<uint32_t> shared_index;  // rows of a part whose shared experts are added here
   MoeStats stats;
 
@@ -45,8 +46,9 @@ struct MoeBlock::Impl {
     return {};
   }
 
-  void route_piece(const MoeLayerWeights& layer, uint32_t rows, ActivationView in, std::span<int32_t> out_ids,
+  void route_piece(LayerIndex index, uint32_t rows, ActivationView in, std::span<int32_t> out_ids,
                    std::span<float> out_weights) {
+    const MoeLayerWeights& layer = *layers[index];
     MatmulArgs args;
     args.weights = {&layer.router, 1};
     args.in = in;
@@ -54,6 +56,11 @@ struct MoeBlock::Impl {
     args.rows = rows;
     runner->run(runner->table().matmul, args);
     route(shape.router, router_logits, layer.router_bias, rows, out_ids, out_weights);
+    // The router runs all the same: what it costs belongs to what a benchmark measures.
+    if (options.balanced_routing) {
+      uint32_t& next = next_expert[index];
+      next = route_balanced(shape.router, next, rows, out_ids, out_weights);
+    }
   }
 
   void combine(uint32_t rows, uint32_t top_k, const float* slot_weights, const float* shared,
@@ -223,6 +230,7 @@ Result<std::unique_ptr<MoeBlock>> MoeBlock::create(const MoeShape& shape,
                                          options.compute_dtype, size_t{sizes.max_rows} * shape.hidden_size)));
   }
   impl->router_logits.resize(size_t{sizes.max_rows} * shape.router.num_experts);
+  impl->next_expert.resize(layers.size());
   impl->ids.resize(size_t{sizes.max_rows} * shape.router.top_k);
   impl->weights.resize(size_t{sizes.max_rows} * shape.router.top_k);
   impl->held_weights.resize(size_t{sizes.max_rows} * shape.router.top_k);
@@ -259,9 +267,9 @@ Status MoeBlock::run(const MoeRequest& request) {
                                 request.partial ? EmptyRows::allowed : EmptyRows::refused));
   }
   if (!request.shared_rows.empty() && request.shared_rows.size() != request.rows) {
-    return make_error(ErrorCode::invalid_argument,
-                      "experts: shared_rows of " + std::to_string(request.shared_rows.size()) + " for " +
-                          std::to_string(request.rows) + " rows");
+    return make_error(ErrorCode::invalid_argument, "experts: shared_rows of " +
+                                                       std::to_string(request.shared_rows.size()) + " for " +
+                                                       std::to_string(request.rows) + " rows");
   }
   ++impl.stats.calls;
   impl.stats.rows += request.rows;
@@ -277,7 +285,7 @@ Status MoeBlock::run(const MoeRequest& request) {
     } else {
       const std::span<int32_t> ids(impl.ids.data(), count);
       const std::span<float> weights(impl.weights.data(), count);
-      impl.route_piece(layer, rows, in, ids, weights);
+      impl.route_piece(request.layer, rows, in, ids, weights);
       routing.ids = ids;
       routing.weights = weights;
     }
@@ -298,7 +306,7 @@ Status MoeBlock::route_rows(LayerIndex layer, uint32_t rows, ActivationView in, 
   }
   const uint32_t top_k = impl.shape.router.top_k;
   impl.for_pieces(rows, [&](uint32_t first, uint32_t count) {
-    impl.route_piece(*impl.layers[layer], count, rows_from(in, first),
+    impl.route_piece(layer, count, rows_from(in, first),
                      ids.subspan(size_t{first} * top_k, size_t{count} * top_k),
                      weights.subspan(size_t{first} * top_k, size_t{count} * top_k));
   });

@@ -29,6 +29,7 @@ struct MoeShape {
 struct MoeBlockOptions {
   bool routes = true;  // requests carry NoRouting or TokenIds; otherwise RoutingView
   bool runs_shared_experts = true;
+  bool balanced_routing = false;  // benchmarks only: where the gate is here, what it says is not followed
   SumMode sum_mode = SumMode::plain;
   DType compute_dtype = DType::bf16;  // bf16 or f32
   // Of the rows that `run` takes. Quantised ones were rounded before they came, once; here they are brought

@@ -312,6 +312,27 @@ TEST(MoeBlock, AnySlicingGivesTheSameBitsWhenDeterministic) {
   EXPECT_EQ(sum, want);
 }
 
+// Whichever call brings the rows, and for each layer on its own.
+TEST(MoeBlock, BalancedRoutingGoesOnFromCallToCall) {
+  BlockUnderTest setup(true, true, SumMode::plain);
+  MoeBlockOptions options = setup.block->options();
+  options.balanced_routing = true;
+  const MoeLayerWeights* layers[] = {&setup.layer.weights, &setup.layer.weights};
+  const auto block = MoeBlock::create(setup.layer.shape(), layers, options, setup.runner);
+  ASSERT_TRUE(block.has_value()) << block.error().message;
+  int32_t next[2] = {0, 0};
+  for (const auto& [layer, rows] : {std::pair{1, 1u}, {0, 5u}, {1, 7u}, {0, 2u}, {1, kRows}}) {
+    std::vector<int32_t> ids(size_t{rows} * kTopK);
+    std::vector<float> weights(ids.size());
+    const auto index = static_cast<LayerIndex>(layer);
+    ASSERT_TRUE((*block)->route_rows(index, rows, setup.in(), ids, weights).has_value());
+    for (const int32_t id : ids) {
+      ASSERT_EQ(id, next[layer]);
+      next[layer] = (next[layer] + 1) % static_cast<int32_t>(kExperts);
+    }
+  }
+}
+
 TEST(MoeBlock, AnExpertThatIsNoSliceIsRefusedByName) {
   BlockUnderTest setup(false, false, SumMode::plain);
   const auto create = [&](uint32_t begin, uint32_t end) {

@@ -122,6 +122,17 @@ void route(const RouterConfig& config, std::span<const float> logits, std::span<
   }
 }
 
+uint32_t route_balanced(const RouterConfig& config, uint32_t first, uint32_t rows, std::span<int32_t> ids,
+                        std::span<float> weights) {
+  const float weight = config.scaling_factor / static_cast<float>(config.top_k);
+  for (size_t i = 0; i < size_t{rows} * config.top_k; ++i) {
+    ids[i] = static_cast<int32_t>(first);
+    weights[i] = weight;
+    first = first + 1 == config.num_experts ? 0 : first + 1;
+  }
+  return first;
+}
+
 Status validate_router_config(const RouterConfig& config) {
   const auto refuse = [](const std::string& what) {
     return make_error(ErrorCode::invalid_argument, "router: " + what);

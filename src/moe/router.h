@@ -21,6 +21,12 @@ namespace tandem {
 void route(const RouterConfig& config, std::span<const float> logits, std::span<const float> bias,
            uint32_t rows, std::span<int32_t> ids, std::span<float> weights);
 
+// For benchmarks only: a routing that ignores the scores. Rows take experts in turn, `top_k` each, from
+// `first` on and around, with equal weights that sum to the scaling factor: every expert gets the same share
+// of any run of rows. Returns the `first` of the rows that follow. ids and weights as for `route`.
+uint32_t route_balanced(const RouterConfig& config, uint32_t first, uint32_t rows, std::span<int32_t> ids,
+                        std::span<float> weights);
+
 // Refuses a configuration that `route` could not run, naming the key and the value.
 Status validate_router_config(const RouterConfig& config);
 

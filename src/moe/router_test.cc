@@ -38,6 +38,26 @@ RouterConfig sigmoid_config(uint32_t experts, uint32_t top_k) {
   return config;
 }
 
+TEST(Router, BalancedRoutingGivesEveryExpertTheSameShare) {
+  RouterConfig config = sigmoid_config(10, 4);
+  config.scaling_factor = 2.0f;
+  std::vector<int32_t> counts(config.num_experts);
+  uint32_t first = 0;
+  for (const uint32_t rows : {1u, 7u, 64u, 28u}) {  // 100 rows in calls of any size
+    std::vector<int32_t> ids(size_t{rows} * config.top_k, -1);
+    std::vector<float> weights(ids.size(), std::numeric_limits<float>::quiet_NaN());
+    first = route_balanced(config, first, rows, ids, weights);
+    ASSERT_TRUE(validate_routing(config.num_experts, config.top_k, ids, weights).has_value());
+    for (uint32_t row = 0; row < rows; ++row) {
+      const auto own = std::span(ids).subspan(size_t{row} * config.top_k, config.top_k);
+      for (size_t k = 1; k < own.size(); ++k) ASSERT_NE(own[k], own[0]) << "an expert twice in a row";
+    }
+    for (const int32_t id : ids) ++counts[static_cast<size_t>(id)];
+    EXPECT_EQ(weights[0], 0.5f);
+  }
+  EXPECT_EQ(counts, std::vector<int32_t>(config.num_experts, 40));
+}
+
 TEST(Router, LosingGroupsNeverWinAgainstNegativeScores) {
   RouterConfig config = sigmoid_config(4, 2);
   config.num_groups = 2;

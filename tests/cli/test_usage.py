@@ -34,6 +34,8 @@ REFUSED = [
      "afd.placement: slices of an expert on 5 of 5 FFN ranks, and its 64 intermediate rows are 4 granules of 16"),
     (["up", "--model", ARITH, "--ffn", "4", "--placement", "hybrid", "--expert-replicas", "3", *M2N, "--once"],
      "afd.expert_replicas: 3 with 4 FFN ranks in 2 groups"),
+    (["eval", "gsm8k", "--model", ARITH, "--data", "questions.jsonl", "--balanced-routing"],
+     "engine.balanced_routing: true with eval gsm8k is not supported; use false"),
     (["up", "--model", ARITH, "--ffn", "2", "--expert-slices", "2", *M2N, "--once"],
      "afd.expert_slices: 2 with afd.placement expert is not supported; use 0, or afd.placement: hybrid"),
     (["ffn", "--model", ARITH, "--connector", "m2n", "--compute-gate-on-attention", "--num-ffn-ranks", "2", "--ffn-rank", "2"],
@@ -94,6 +96,9 @@ def test_help_teaches():
 def test_json_documents_parse():
     facts = json.loads(run("inspect", ARITH, "--json").stdout)
     assert facts
+    ranks = json.loads(run("inspect", ARITH, "--json", "--num-ffn-ranks", "4", "--placement", "hybrid", *M2N).stdout)["ffn_ranks"]
+    assert [(rank["rank"], rank["row_begin"], rank["row_end"]) for rank in ranks] == [(0, 0, 32), (1, 32, 64), (2, 0, 32), (3, 32, 64)]
+    assert sum(rank["stored_bytes"] for rank in ranks) == facts["roles"]["experts"]["bytes"]["bf16"]
     findings = json.loads(run("doctor", "--json", "--port", "0").stdout)
     assert {finding["subject"] for finding in findings} >= {"ISA", "threads", "huge pages", "/dev/shm", "port"}
 

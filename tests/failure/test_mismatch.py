@@ -74,6 +74,7 @@ def two_sides(transport, first, directory, ffn=(), attention=(), both=(), ffn_mo
 CASES = {
     "gate": (dict(ffn=["--compute-gate-on-attention"]), "gate", "attention", "ffn"),
     "shared": (dict(attention=["--compute-shared-experts-on-attention", "true"]), "shared_experts", "ffn", "attention"),
+    "routing": (dict(ffn=["--balanced-routing"]), "routing", "balanced", "model"),
     "token-ids": (dict(ffn=["--send-token-ids"]), "token_ids", "yes", "no"),
     "compute-dtype": (dict(attention=["--compute-dtype", "float32"]), "compute_dtype", "bf16", "f32"),
     "activation-dtype": (dict(both=["--compute-gate-on-attention"], ffn=["--activation-dtype", "fp8"]), "activation_dtype", "fp8", "bf16"),

@@ -177,6 +177,16 @@ def test_slices_and_replicas_equal_colocated(model, case, prompts, colocated):
         assert sum(held) == whole * (2 if more else 1)
 
 
+@pytest.mark.parametrize("gate", (False, True))
+def test_balanced_routing_is_the_same_on_either_side_and_not_the_models(gate, prompts, colocated):
+    """One row after another, so that rows reach the gate in the same order wherever it stands."""
+    flags = ["--balanced-routing", "--one-by-one"]
+    balanced = generate("deepseek_v3", prompts, *flags)
+    assert outcome(balanced) != outcome(colocated["deepseek_v3"])
+    split = generate("deepseek_v3", prompts, *flags, "--ffn", "1", f"--compute-gate-on-attention={str(gate).lower()}")
+    assert outcome(split) == outcome(balanced)
+
+
 @pytest.mark.parametrize("transport", ("shm", "tcp"))
 def test_token_ids_as_payload_change_nothing(transport, prompts, colocated):
     split = generate("deepseek_v3", prompts, "--ffn", "1", "--transport", transport, "--send-token-ids")
