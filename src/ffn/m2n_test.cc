@@ -327,7 +327,7 @@ TEST(M2n, AMissingSliceStopsTheStartByName) {
   pool.workers[1].reset();
   pool.models[1] = std::make_unique<SplitModel>(on_attention(), ExpertShare{{{0, 8}}, {8, 16}});
   pool.start(1);
-  const auto port = M2nFfn::create(pool.remote_options());
+  const auto port = MultiRankFfn::create(pool.remote_options());
   ASSERT_FALSE(port.has_value());
   EXPECT_NE(port.error().message.find("layer 1: experts 0-7, rows 16..24; layer 2: experts 0-7, rows 16..24"),
             std::string::npos)
