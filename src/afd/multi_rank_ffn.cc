@@ -13,6 +13,7 @@
 
 #include "afd/rank_links.h"
 #include "afd/tile_frame.h"
+#include "base/region_time.h"
 #include "kernels/activation_format.h"
 #include "transport/unique_fd.h"
 
@@ -164,6 +165,7 @@ struct MultiRankFfn::Impl {
     for (const DispatchPart& part : entry.prepared.parts) {
       sums.push_back(part.rows.empty() ? nullptr : entry.parts[part.rank].sums.data());
     }
+    const RegionTimer timer;
     add_partials(entry.prepared, sums, options.settings.hidden_size, traits.reply_dtype,
                  entry.request.out.data);
   }
@@ -231,6 +233,7 @@ struct MultiRankFfn::Impl {
       entry.times.compute_us = std::max(entry.times.compute_us, answer.times.compute_us);
       entry.times.exchange_us = std::max(entry.times.exchange_us, answer.times.exchange_us);
       entry.times.residence_us = std::max(entry.times.residence_us, answer.times.residence_us);
+      entry.times.reply_ns += answer.times.reply_ns;
       if (!answer.status) return complete(entry, answer.status);  // the other parts are not wanted any more
       if (entry.unanswered > 0) return;
       if (entry.adds_up) add_up(entry);

@@ -34,6 +34,7 @@ FrameHeader RemoteFfn::Impl::tile_header(const InFlightRequest& entry, uint32_t 
   header.capacity = std::min(kMaxTileRows, request.capacity - entry.tile_begin(tile));
   header.attempt = entry.attempt;
   header.row_class = static_cast<uint8_t>(request.row_class);
+  header.program = request.program;
   return header;
 }
 

@@ -199,6 +199,7 @@ Status RemoteFfn::Impl::on_message(std::span<const std::byte> message) {
 }
 
 Status RemoteFfn::Impl::on_reply(const FrameView& frame) {
+  const Instant began = now();
   const auto reply = read_reply(frame, options.settings);
   if (!reply)
     return make_error(ErrorCode::unavailable, peer_text("sent a bad reply: " + reply.error().message));
@@ -229,6 +230,7 @@ Status RemoteFfn::Impl::on_reply(const FrameView& frame) {
   lock.lock();
   entry->writing = false;
   changed.notify_all();
+  entry->times.reply_ns += static_cast<uint64_t>(std::chrono::nanoseconds(now() - began).count());
   if (table.mark_answered(*entry, header.tile, reply->times)) complete(*entry, {});
   return {};
 }

@@ -22,6 +22,9 @@ constexpr size_t kMinSlotBytes = size_t{256} << 10;
 // Header, descriptors, reply times, alignment, and expert ids and weights: far below this for 64 rows.
 constexpr size_t kTileOverheadBytes = 4096;
 
+// A capture size costs buffers on both sides; decode steps have at most some thousand rows.
+constexpr uint32_t kMaxCaptureSize = 4096;
+
 std::string placement(bool on_attention) {
   return on_attention ? "attention" : "ffn";
 }
@@ -104,12 +107,27 @@ Status SplitSettings::validate() const {
   if (connector != "p2p" && connector != "m2n" && connector != "auto") {
     return refuse(fmt::format("connector {} between processes: p2p, m2n or auto would do", connector));
   }
+  if (graph) {
+    if (capture_sizes.empty()) return refuse("capture_sizes: none; graph mode needs at least one");
+    uint32_t before = 0;
+    for (const uint32_t size : capture_sizes) {
+      if (size <= before || size > kMaxCaptureSize) {
+        return refuse(fmt::format("capture_sizes {}: ascending numbers of rows would do, 1 to {}",
+                                  fmt::join(capture_sizes, ","), kMaxCaptureSize));
+      }
+      before = size;
+    }
+  }
   if (token_ids && gate_on_attention) {
     return refuse(
         "token ids beside compute_gate_on_attention: the routing already says which experts, send one of "
         "them");
   }
   return {};
+}
+
+bool SplitSettings::is_captured(uint32_t program) const {
+  return graph && std::ranges::binary_search(capture_sizes, program);
 }
 
 FfnTraits SplitSettings::traits() const {
@@ -171,6 +189,9 @@ std::vector<Setting> list_settings(const SplitSettings& s) {
       {"reply_dtype", std::string(dtype_name(s.reply_dtype)), kSameAfd},
       {"deterministic", s.sum_mode == SumMode::deterministic ? "yes" : "no",
        "set deterministic alike on both sides"},
+      {"execution", s.graph ? "graph" : "eager", "set execution alike on both sides"},
+      {"capture_sizes", s.graph ? fmt::format("{}", fmt::join(s.capture_sizes, ",")) : "none",
+       "set capture_sizes alike on both sides"},
       {"tile_rows", fmt::format("{}", kMaxTileRows), "run the same release on both sides"},
       {"numerics_id", fmt::format("{:016x}", s.numerics_id), kSameNumerics},
   };

@@ -37,6 +37,9 @@ struct SplitSettings {
   ActivationFormat activation_format = ActivationFormat::plain;
   DType reply_dtype = DType::bf16;  // bf16 or f32; f64 exactly when the sums are deterministic
   SumMode sum_mode = SumMode::plain;
+  // Graph mode: attention captures decode programs of these sizes (rows), ascending, and FFN prepares for them.
+  bool graph = false;
+  std::vector<uint32_t> capture_sizes;
   uint64_t numerics_id =
       0;  // of the kernel table. Must be equal for deterministic sums; otherwise a difference is logged
 
@@ -52,6 +55,8 @@ struct SplitSettings {
   bool is_moe_layer(uint32_t layer) const;
   // The model has shared experts, and FFN ranks add them.
   bool shared_experts_on_ffn() const { return !shared_experts_on_attention && shared_intermediate_size > 0; }
+  // Whether a request may name this program: a capture size of graph mode.
+  bool is_captured(uint32_t program) const;
 
   // Endpoint options for these settings: slots that hold the largest tile in either direction and a
   // handshake. `slots`: credits in each direction.

@@ -142,6 +142,10 @@ Status check_request(const FfnRequest& request, const SplitSettings& settings, c
     return invalid(
         fmt::format("{} rows with capacity {}, at most {}", request.rows, request.capacity, kMaxRequestRows));
   }
+  if (request.program != 0 && (!settings.is_captured(request.program) || request.rows > request.program)) {
+    return invalid(fmt::format("program {} for {} rows: not one of the capture sizes, or too small",
+                               request.program, request.rows));
+  }
   if (request.rows == 0) return {};
   TANDEM_TRY(
       check_activation(request.in, settings.activation_format, settings.compute_dtype, settings.hidden_size));
@@ -204,9 +208,14 @@ Result<TileView> read_request(const FrameView& frame, const SplitSettings& setti
   if (!settings.is_moe_layer(header.layer)) {
     return make_error(ErrorCode::out_of_range, fmt::format("layer {} has no experts", header.layer));
   }
-  if (header.program != 0) {
-    return make_error(ErrorCode::unsupported,
-                      fmt::format("program {}: this rank runs eager requests, program 0", header.program));
+  if (header.program != 0 && !settings.graph) {
+    return make_error(
+        ErrorCode::unsupported,
+        fmt::format("program {}: the session agreed on execution eager, program 0", header.program));
+  }
+  if (header.program != 0 && header.rows > header.program) {
+    return invalid(
+        fmt::format("program {} has room for as many rows, the tile has {}", header.program, header.rows));
   }
   const Descriptor* activation = frame.find(PayloadRole::activation);
   if (activation == nullptr) return invalid("the request carries no activation");

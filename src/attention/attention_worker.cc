@@ -48,12 +48,16 @@ void AttentionWorker::Impl::wake() const {
 void AttentionWorker::Impl::loop() {
   pthread_setname_np(pthread_self(), "tandem-attn");
   while (!stop.load()) {
+    const Instant began = now();
     take_inbox();
     check_peer();
     executor.poll();
+    const Instant polled = now();
     start_streams();
     const bool progress = run_lanes();
+    const Instant ran = now();
     publish_stats();
+    loop_host += polled - began + (now() - ran);
     if (!progress) sleep();
   }
   const Error stopping{ErrorCode::unavailable, "the server is stopping"};
@@ -208,6 +212,7 @@ Result<std::unique_ptr<AttentionWorker>> AttentionWorker::create(const Attention
   impl->limits.max_num_seqs = options.scheduler.max_num_seqs;
   impl->limits.max_queue = options.max_queue;
   TANDEM_TRY(impl->create_streams(programs));
+  TANDEM_TRY(impl->warm_up());
   impl->publish_stats();
   return std::unique_ptr<AttentionWorker>(new AttentionWorker(std::move(impl)));
 }

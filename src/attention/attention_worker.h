@@ -47,12 +47,24 @@ LaneRows rows_of_lanes(const AttentionWorkerOptions& options);
 
 // What the lanes run, built with the pool's layer views, for at least the rows of rows_of_lanes.
 struct AttentionPrograms {
+  // A decode program of graph mode. `size` is what attention and FFN agreed on and what a request names; its
+  // capacity may be smaller, where no step has as many rows.
+  struct Captured {
+    uint32_t size = 0;
+    std::shared_ptr<const Program> program;
+  };
+
   std::shared_ptr<const Program> decode, prefill;
+  // Ascending by capacity. A decode step replays the smallest one that holds its rows; a step with more rows
+  // than any runs `decode`. None: eager.
+  std::vector<Captured> captured;
 };
 
 class AttentionWorker final : public Engine {
  public:
-  // `kernels` and `port` outlive the worker and are used by its thread alone from now on.
+  // `kernels` and `port` outlive the worker and are used by its thread alone from now on. Each captured
+  // program is run once before this returns, with profile rows that belong to no sequence, so that both sides
+  // have touched everything that a replay touches; a peer that is lost meanwhile is logged.
   static Result<std::unique_ptr<AttentionWorker>> create(const AttentionWorkerOptions& options,
                                                          BlockPool pool, AttentionPrograms programs,
                                                          KernelRunner& kernels, FfnPort& port);

@@ -22,6 +22,7 @@ struct StepLane {
   StepBuilder builder{0};
   std::vector<StepPart> parts;
   bool running = false;
+  size_t program = 0;  // of the stream's, that runs now
 };
 
 // The lanes that run one step together: a decode stream has one lane, the prefill stream one, or several that
@@ -31,6 +32,7 @@ struct StepStream {
   std::vector<StepLane> lanes;
   std::vector<uint32_t> capacities;  // of the lanes' programs: [0] is what runs eager, then captured ones
   std::vector<uint32_t> words;       // what names the program to FFN; [0] is 0
+  uint32_t num_layers = 0;
   bool busy() const {
     for (const StepLane& lane : lanes) {
       if (!lane.parts.empty()) return true;
@@ -56,6 +58,9 @@ struct AttentionWorker::Impl {
   ~Impl();
 
   Status create_streams(const AttentionPrograms& programs);
+  // Runs each captured program of each decode lane once. Before the thread begins.
+  Status warm_up();
+  Status run_profile_step(StepStream& stream, size_t program);
   void wake() const;
 
   // ---- worker thread: attention_worker.cc ----
@@ -83,6 +88,9 @@ struct AttentionWorker::Impl {
   void finish_step(StepStream& stream);
   void fail_step(StepStream& stream, const Error& error);
   void drop(StepStream& stream);
+  // The program for a decode step of `rows` rows; 0: eager.
+  static size_t choose_program(const StepStream& stream, uint32_t rows);
+  void count_execution(const StepStream& stream, const StepLane& lane, ExecutionStats& counts);
   void count_step(const StepStream& stream, const StepLane& lane);
   void choose_decode_lanes();
   StepStream& stream_of(const Lane& lane);
@@ -103,6 +111,7 @@ struct AttentionWorker::Impl {
   CostMeter attention_cost, experts_cost;
   double wire_seconds = 0;  // of a decode step beside what FFN says of itself; measured with one lane
   uint32_t steps_since_choice = 0;
+  Duration loop_host{};  // of the loop around the lanes, since the last decode step was counted
   Sampler sampler;
   std::vector<int32_t> never;
   StepId next_step = 1;

@@ -1,6 +1,9 @@
 // The steps of AttentionWorker: planning, the lanes, what becomes of a step that has ended.
+#include <poll.h>
+
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "attention/attention_worker_impl.h"
 #include "base/log.h"
@@ -10,6 +13,9 @@ namespace {
 
 // Decode steps between two choices of the number of lanes: enough to see what the last choice did.
 constexpr uint32_t kStepsBetweenChoices = 64;
+
+// A warm-up step looks again this often although nothing woke it: it costs nothing at a start.
+constexpr int kProfilePollMilliseconds = 20;
 
 }  // namespace
 
@@ -42,6 +48,16 @@ Status AttentionWorker::Impl::create_streams(const AttentionPrograms& programs) 
         row_class == RowClass::decode ? programs.decode : programs.prefill};
     stream.capacities.push_back(rows);
     stream.words.push_back(0);
+    stream.num_layers = static_cast<uint32_t>(std::ranges::count_if(
+        lane_programs[0]->operations(),
+        [](const OperationPtr& operation) { return operation->kind() == OperationKind::attend; }));
+    if (row_class == RowClass::decode) {
+      for (const AttentionPrograms::Captured& captured : programs.captured) {
+        lane_programs.push_back(captured.program);
+        stream.capacities.push_back(captured.program->shape().capacity);
+        stream.words.push_back(captured.size);
+      }
+    }
     for (uint32_t i = 0; i < num_lanes; ++i) {
       StepLane lane;
       TANDEM_ASSIGN(lane.lane, executor.create_lane(lane_programs, next_lane++));
@@ -59,6 +75,63 @@ Status AttentionWorker::Impl::create_streams(const AttentionPrograms& programs) 
   shares.resize(prefill_lanes);
   num_decode_lanes = lanes.automatic ? 1 : lanes.micro_batches;
   return {};
+}
+
+Status AttentionWorker::Impl::warm_up() {
+  for (StepStream& stream : streams) {
+    for (size_t program = 1; program < stream.words.size(); ++program) {
+      const Status ran = run_profile_step(stream, program);
+      if (ran) {
+        ++stats.execution.graph_warmups;
+      } else if (peer_is_lost(ran.error())) {
+        log_warning("warm-up of captured programs: " + ran.error().message);
+        return {};
+      } else {
+        return ran;
+      }
+    }
+  }
+  return {};
+}
+
+// One sequence of as many tokens as the program has rows, in blocks that are given back.
+Status AttentionWorker::Impl::run_profile_step(StepStream& stream, size_t program) {
+  Lane& lane = *stream.lanes[0].lane;
+  const uint32_t most = pool.free_blocks() * pool.spec().tokens_per_block;
+  const uint32_t rows = std::min(stream.capacities[program], most);
+  SequenceState state(pool, rows);
+  TANDEM_TRY(state.reserve(rows));
+  const std::vector<int32_t> tokens(rows, 0);
+  std::vector<AttentionRow> attention_rows;
+  std::vector<uint32_t> logit_rows;
+  for (uint32_t row = 0; row < rows; ++row) {
+    attention_rows.push_back({state.block_table().data(), row});
+    logit_rows.push_back(row);
+  }
+  StepBatch batch;
+  batch.step = next_step++;
+  batch.row_class = RowClass::profile;
+  batch.token_ids = tokens;
+  batch.rows = attention_rows;
+  batch.logit_rows = logit_rows;
+  batch.deadline = now() + options.ffn_deadline;
+  batch.program = stream.words[program];
+  TANDEM_TRY(executor.start(lane, batch, program));
+  while (true) {
+    executor.poll();
+    const Advance advance = executor.advance(lane);
+    if (advance.state == AdvanceState::done) return {};
+    if (advance.state == AdvanceState::failed) return std::unexpected(advance.error);
+    pollfd ready{port->wait_fd(), POLLIN, 0};
+    ::poll(&ready, 1, kProfilePollMilliseconds);
+  }
+}
+
+size_t AttentionWorker::Impl::choose_program(const StepStream& stream, uint32_t rows) {
+  for (size_t program = 1; program < stream.capacities.size(); ++program) {
+    if (rows <= stream.capacities[program]) return program;
+  }
+  return 0;
 }
 
 StepStream& AttentionWorker::Impl::stream_of(const Lane& lane) {
@@ -104,9 +177,10 @@ void AttentionWorker::Impl::start(StepStream& stream) {
   const Lane* before = nullptr;
   for (StepLane& lane : stream.lanes) {
     if (lane.parts.empty()) break;  // fewer rows than lanes
-    const StepBatch batch =
-        lane.builder.build(lane.parts, step, stream.row_class, now() + options.ffn_deadline);
-    const Status started = executor.start(*lane.lane, batch, 0, before);
+    StepBatch batch = lane.builder.build(lane.parts, step, stream.row_class, now() + options.ffn_deadline);
+    lane.program = choose_program(stream, static_cast<uint32_t>(batch.rows.size()));
+    batch.program = stream.words[lane.program];
+    const Status started = executor.start(*lane.lane, batch, lane.program, before);
     if (!started) return fail_step(stream, started.error());
     lane.running = true;
     before = lane.lane.get();
@@ -139,11 +213,31 @@ bool AttentionWorker::Impl::run_lanes() {
   return ended;
 }
 
+void AttentionWorker::Impl::count_execution(const StepStream& stream, const StepLane& lane,
+                                            ExecutionStats& counts) {
+  const bool replay = lane.program != 0;
+  if (replay) {
+    ++counts.graph_replays;
+    counts.graph_padded_replays += lane.parts.size() < stream.capacities[lane.program] ? 1 : 0;
+  } else {
+    ++counts.eager_steps;
+  }
+  if (stream.row_class != RowClass::decode) return;
+  counts.graph_misses += !replay && stream.words.size() > 1 ? 1 : 0;
+  const StepStats& step = lane.lane->stats();
+  const double host =
+      std::chrono::duration<double>(step.host + std::exchange(loop_host, Duration::zero())).count() +
+      static_cast<double>(step.reply_ns) * 1e-9;
+  (replay ? counts.replay_layers : counts.eager_layers) += stream.num_layers;
+  (replay ? counts.replay_host_seconds : counts.eager_host_seconds) += host;
+}
+
 void AttentionWorker::Impl::count_step(const StepStream& stream, const StepLane& lane) {
   const StepStats& step = lane.lane->stats();
   {
     const std::lock_guard lock(mutex);
     ++stats.steps;
+    count_execution(stream, lane, stats.execution);
     stats.ffn_submits += step.submits;
     stats.ffn_wait_seconds += std::chrono::duration<double>(step.waited).count();
     stats.step_seconds += std::chrono::duration<double>(step.elapsed).count();

@@ -83,15 +83,42 @@ class GenerationSink {
 
 using RequestId = uint64_t;
 
+// How steps ran. Host time is what is neither computing nor waiting: planning of operations, submits, frames,
+// replies; of decode steps, so that both kinds can be compared.
+struct ExecutionStats {
+  uint64_t eager_steps = 0;  // prefill, and decode in eager mode or as a miss
+  // Graph mode. Padded: fewer rows than the program's capacity. A miss had more rows than any program.
+  uint64_t graph_replays = 0, graph_padded_replays = 0, graph_misses = 0;
+  uint64_t graph_warmups = 0;                    // profile steps at the start, one a program and lane
+  uint64_t eager_layers = 0, replay_layers = 0;  // of decode steps: what the host time is spread over
+  double eager_host_seconds = 0, replay_host_seconds = 0;
+
+  void add(const ExecutionStats& other);
+  bool operator==(const ExecutionStats&) const = default;
+};
+
 struct EngineStats {
   uint32_t waiting = 0, running = 0;
   uint32_t kv_blocks_total = 0, kv_blocks_used = 0;
   uint64_t prompt_tokens = 0, generated_tokens = 0, steps = 0, finished = 0, cancelled = 0, failed = 0,
            preempted = 0;
   uint32_t decode_lanes = 1;  // in use now
+  ExecutionStats execution;
   uint64_t ffn_submits = 0;
   double ffn_wait_seconds = 0, step_seconds = 0;  // totals; ffn_wait: attention had nothing to do but wait
 };
+
+inline void ExecutionStats::add(const ExecutionStats& other) {
+  eager_steps += other.eager_steps;
+  graph_replays += other.graph_replays;
+  graph_padded_replays += other.graph_padded_replays;
+  graph_misses += other.graph_misses;
+  graph_warmups += other.graph_warmups;
+  eager_layers += other.eager_layers;
+  replay_layers += other.replay_layers;
+  eager_host_seconds += other.eager_host_seconds;
+  replay_host_seconds += other.replay_host_seconds;
+}
 
 struct EngineLimits {
   uint32_t max_context_tokens = 0;  // prompt + generated

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/cpu_budget.h"
+#include "base/region_time.h"
 
 namespace tandem {
 namespace {
@@ -97,9 +98,7 @@ struct ThreadPool::Shared {
   void open() {
     region.store((region.load() / kNumber + 1) * kNumber | kOpen);
     if (sleepers.load() == 0) return;
-    {
-      std::lock_guard lock(mutex);
-    }  // a sleeper that has not seen the region is past its look at it
+    { std::lock_guard lock(mutex); }  // a sleeper that has not seen the region is past its look at it
     wake.notify_all();
   }
 
@@ -136,6 +135,7 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::run_region(size_t tasks, TaskFn fn, void* context) {
+  const RegionTimer timer;
   if (threads_ == 1 || tasks <= 1) {
     for (size_t task = 0; task < tasks; ++task) fn(context, task, 0);
     return;

@@ -108,6 +108,22 @@ const char* reason_name(FinishReason reason) {
   return "error";
 }
 
+// How the steps ran: what a replay is, and the host time of a layer, are in attention/engine.h.
+Json execution_json(const EngineStats& stats) {
+  const ExecutionStats& execution = stats.execution;
+  const auto per_layer_us = [](double seconds, uint64_t layers) {
+    return layers == 0 ? Json() : Json(seconds * 1e6 / static_cast<double>(layers));
+  };
+  return {{"decode_lanes", stats.decode_lanes},
+          {"eager_steps", execution.eager_steps},
+          {"graph_replays", execution.graph_replays},
+          {"graph_padded_replays", execution.graph_padded_replays},
+          {"graph_misses", execution.graph_misses},
+          {"graph_warmups", execution.graph_warmups},
+          {"eager_host_us_per_layer", per_layer_us(execution.eager_host_seconds, execution.eager_layers)},
+          {"replay_host_us_per_layer", per_layer_us(execution.replay_host_seconds, execution.replay_layers)}};
+}
+
 Result<Json> answer_json(const Prompts& prompts, const BatchAnswer& answer) {
   Json json = {{"finish_reason", reason_name(answer.finish.reason)},
                {"prompt_tokens", answer.finish.prompt_tokens},
@@ -163,6 +179,7 @@ Result<int> run_generate(Settings& settings) {
                            {"logits_hash", hash_text(combined_hash(answers))},
                            {"seconds", seconds},
                            {"generated_tokens", tokens},
+                           {"execution", execution_json(deployment->engine().stats())},
                            {"answers", list}};
     std::printf("%s\n", document.dump().c_str());
   } else {

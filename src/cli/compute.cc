@@ -21,6 +21,7 @@ Placement Placement::from(const Settings& settings) {
   // auto, bf16 and f32 are names of plain rows: the compute dtype, which `validate` has compared.
   placement.activation_format =
       activation_format_from_name(settings.afd.activation_dtype).value_or(ActivationFormat::plain);
+  placement.capture_sizes = settings.capture_sizes().value_or(std::vector<uint32_t>());  // validated
   return placement;
 }
 
@@ -70,6 +71,8 @@ Result<SplitSettings> split_settings(const std::string& model_path, const ModelC
   settings.connector = placement.connector;
   settings.set_dtypes(placement.compute_dtype, placement.sum_mode, placement.activation_format);
   settings.numerics_id = table.numerics_id;
+  settings.graph = !placement.capture_sizes.empty();
+  settings.capture_sizes = placement.capture_sizes;
   TANDEM_TRY(settings.validate());
   return settings;
 }

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "afd/split_settings.h"
 #include "cli/settings.h"
@@ -24,6 +25,7 @@ struct Placement {
   DType compute_dtype = DType::bf16;
   DType reply_dtype = DType::bf16;
   ActivationFormat activation_format = ActivationFormat::plain;  // what the experts are given
+  std::vector<uint32_t> capture_sizes;  // of graph mode; none: eager
   static Placement from(const Settings& settings);
 };
 

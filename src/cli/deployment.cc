@@ -1,5 +1,7 @@
 #include "cli/deployment.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -85,6 +87,8 @@ std::vector<std::string> shared_arguments(const Settings& settings, int threads)
           "--compute-shared-experts-on-attention=" +
               std::string(bool_text(settings.shared_experts_on_attention())),
           "--activation-dtype=" + settings.afd.activation_dtype,
+          "--execution=" + settings.afd.execution,
+          "--capture-sizes=" + fmt::format("{}", fmt::join(settings.afd.capture_sizes, ",")),
           "--send-token-ids=" + std::string(bool_text(settings.afd.send_token_ids)),
           "--json"};
 }

@@ -118,6 +118,25 @@ struct EngineHost::Impl {
     return {};
   }
 
+  // A program for each size, as far as a step can have the rows: the first that holds all of them is the
+  // last.
+  Status capture(const std::vector<uint32_t>& sizes, uint32_t most_rows,
+                 const std::vector<KvCacheView>& caches, AttentionPrograms& programs) {
+    for (const uint32_t size : sizes) {
+      const uint32_t rows = std::min(size, most_rows);
+      AttentionPrograms::Captured captured{size, nullptr};
+      TANDEM_ASSIGN(captured.program, model->build({rows, rows}, port->traits(), caches, local.get()));
+      programs.captured.push_back(std::move(captured));
+      if (rows == most_rows) break;
+    }
+    if (!sizes.empty()) {
+      log_info("graph mode: " + std::to_string(programs.captured.size()) +
+               " decode programs, the largest for " +
+               std::to_string(programs.captured.back().program->shape().capacity) + " rows");
+    }
+    return {};
+  }
+
   Status start_worker(const Settings& settings, const std::vector<int32_t>& eos_token_ids) {
     TANDEM_ASSIGN(Model created, Model::create(config, weights));
     model = std::make_unique<Model>(std::move(created));
@@ -143,6 +162,7 @@ struct EngineHost::Impl {
     TANDEM_ASSIGN(programs.prefill,
                   model->build({rows.prefill, std::min(options.scheduler.max_num_seqs, rows.prefill)},
                                port->traits(), caches, local.get()));
+    TANDEM_TRY(capture(Placement::from(settings).capture_sizes, rows.decode, caches, programs));
     log_info("KV pool: " + std::to_string(blocks) + " blocks of " + std::to_string(group.tokens_per_block) +
              " tokens, " + bytes_text(block_pool.bytes()) + "; context " + std::to_string(context) +
              " tokens");

@@ -63,7 +63,7 @@ std::string FfnHost::report() const {
                 static_cast<unsigned long long>(stats.groups), per_group(stats.rows),
                 per_group(stats.clients_in_groups), static_cast<double>(stats.decode_us) * 1e-6,
                 static_cast<double>(stats.prefill_us) * 1e-6);
-  return text;
+  return std::string(text) + "; " + describe_execution(stats);
 }
 
 Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const std::string& address,

@@ -1,11 +1,18 @@
 #include "cli/settings.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "afd/connector.h"
 #include "cli/support.h"
 
 namespace tandem {
+namespace {
+
+constexpr uint32_t kMaxCaptureSize = 4096;  // as SplitSettings::validate has it
+
+}  // namespace
+
 OptionSet Settings::declare() {
   OptionSet set;
   set.text("model", model,
@@ -80,7 +87,10 @@ OptionSet Settings::declare() {
   set.choice(
       "afd.micro_batch_split", afd.micro_batch_split, {"request", "token"},
       "Prefill over lanes: request, one lane; token, each step's rows in even shares over as many lanes.");
-  set.choice("afd.execution", afd.execution, {"eager", "graph"}, "How steps run.");
+  set.choice("afd.execution", afd.execution, {"eager", "graph"},
+             "How decode steps run: graph replays programs that both roles prepared at start.");
+  set.list("afd.capture_sizes", afd.capture_sizes,
+           "Rows of the decode programs of graph mode, ascending; a step with more rows runs eager.");
   set.integer("afd.connect_timeout_s", afd.connect_timeout_s, 1, 86400,
               "How long attention waits for its FFN ranks at start, in seconds.");
   set.boolean(
@@ -145,6 +155,25 @@ bool Settings::shared_experts_on_attention() const {
   return choice == "auto" ? afd.compute_gate_on_attention : choice == "true";
 }
 
+Result<std::vector<uint32_t>> Settings::capture_sizes() const {
+  std::vector<uint32_t> sizes;
+  if (afd.execution != "graph") return sizes;
+  bool good = !afd.capture_sizes.empty();
+  std::string all;
+  for (const std::string& text : afd.capture_sizes) {
+    uint32_t size = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
+    good = good && error == std::errc() && end == text.data() + text.size() && size <= kMaxCaptureSize &&
+           size > (sizes.empty() ? 0 : sizes.back());
+    sizes.push_back(size);
+    all += (all.empty() ? "" : ",") + text;
+  }
+  if (good) return sizes;
+  return make_error(ErrorCode::invalid_argument,
+                    "afd.capture_sizes: '" + all + "' is not an ascending list of numbers in 1.." +
+                        std::to_string(kMaxCaptureSize) + "; use 8,16,32,64,128");
+}
+
 int64_t Settings::ffn_ranks() const {
   return std::max({up.ffn, afd.num_ffn_ranks, static_cast<int64_t>(afd.ffn.size())});
 }
@@ -195,6 +224,7 @@ Result<void> validate(const Settings& settings) {
                   std::to_string(afd.expert_slices) + " with afd.placement " + afd.placement,
                   "0, or afd.placement: hybrid");
   }
+  TANDEM_TRY(settings.capture_sizes());
   return {};
 }
 

@@ -36,6 +36,7 @@ struct AfdSettings {
               micro_batch_split = "request", execution = "eager";
   int64_t expert_slices = 0;  // 0: 2 with placement hybrid, 1 with one FFN rank
   int64_t expert_replicas = 1;
+  std::vector<std::string> capture_sizes = {"8", "16", "32", "64", "128"};
   int64_t connect_timeout_s = 300;
   bool insecure = false;
   bool keep_serving = false;
@@ -101,6 +102,9 @@ struct Settings {
 
   // Shared experts follow the gate unless said otherwise.
   bool shared_experts_on_attention() const;
+
+  // Of graph mode, ascending; none when eager. Refused: what is not an ascending list of 1..4096.
+  Result<std::vector<uint32_t>> capture_sizes() const;
 
   // FFN ranks that the settings speak of: to start, to connect to, or to be one of. 0: colocated.
   int64_t ffn_ranks() const;

@@ -99,7 +99,6 @@ std::vector<SupportRule> make_rules() {
       {{{"afd.activation_dtype", {"fp8", "mxfp8", "int8"}}, {"afd.compute_gate_on_attention", {"false"}}},
        "it with afd.compute_gate_on_attention: true, or auto",
        "the router must see the rows before they are rounded"},
-      {{{"afd.execution", {"graph"}}}, "eager", "step programs are built once at start in either mode"},
       {{{"afd.connector", {"m2n"}}, {"afd.compute_gate_on_attention", {"false"}}},
        "it with afd.compute_gate_on_attention: true",
        "attention must know the experts of a row to send it to them"},

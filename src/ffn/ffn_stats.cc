@@ -16,4 +16,17 @@ std::string describe(const FfnStats& stats) {
       stats.prefill_us / 1000, stats.tiles_refused, stats.tiles_cancelled, stats.tiles_failed);
 }
 
+std::string describe_execution(const FfnStats& stats) {
+  const auto mean_us = [](uint64_t nanoseconds, uint64_t count) {
+    return count == 0 ? 0.0 : static_cast<double>(nanoseconds) * 1e-3 / static_cast<double>(count);
+  };
+  return fmt::format(
+      "{} eager groups, {} replays ({} padded), {} misses, {} warm-ups; host time {:.1f} us an eager group, "
+      "{:.1f} us a replay, {:.1f} us a request",
+      stats.eager_groups, stats.graph_replays, stats.graph_padded_replays, stats.graph_misses,
+      stats.graph_warmups, mean_us(stats.host_ns_eager, stats.eager_groups),
+      mean_us(stats.host_ns_replay, stats.graph_replays + stats.graph_warmups),
+      mean_us(stats.request_ns, stats.tiles));
+}
+
 }  // namespace tandem

@@ -17,6 +17,11 @@ struct FfnStats {
   uint64_t clients_in_groups = 0;  // sum over groups: divided by groups, how well clients are merged
   uint64_t max_clients_in_group = 0;
   uint64_t decode_us = 0, prefill_us = 0;  // compute time
+  // Graph mode, in groups. A replay is padded where the program has room for more rows; a miss is an eager group
+  // for which attention asked for a replay; warm-ups are replays of profile rows.
+  uint64_t eager_groups = 0, graph_replays = 0, graph_padded_replays = 0, graph_misses = 0, graph_warmups = 0;
+  // What the compute thread spent on groups beside computing, and the I/O thread on requests. Nanoseconds.
+  uint64_t host_ns_eager = 0, host_ns_replay = 0, request_ns = 0;
   // Of the block (0 with another function in its place): (row, expert) pairs computed, and experts whose
   // weights were streamed for them, summed over calls. Their quotient is what merging is for: rows per expert
   // and read.
@@ -25,5 +30,7 @@ struct FfnStats {
 
 // One line for logs and reports: tiles, rows, groups, clients a group, rows per expert, compute time.
 std::string describe(const FfnStats& stats);
+// The same of execution: eager groups, replays, misses, host time a group.
+std::string describe_execution(const FfnStats& stats);
 
 }  // namespace tandem

@@ -10,8 +10,10 @@
 
 #include "afd/handshake.h"
 #include "base/log.h"
+#include "base/region_time.h"
 #include "ffn/block_check.h"
 #include "ffn/held_experts.h"
+#include "ffn/prepared_programs.h"
 #include "ffn/session.h"
 #include "ffn/tile_queue.h"
 #include "transport/poller.h"
@@ -58,42 +60,58 @@ struct FfnWorker::Impl {
   }
 
   void run_group(std::vector<WaitingTile>& group) {
-    count_group(group);  // before the replies: who has a reply finds it counted
     const Instant start = now();
+    const Duration computed = region_time_of_this_thread();
+    const PreparedPrograms::Choice choice = choose_program(group);
+    TileBatch& used = choice.program != nullptr ? choice.program->batch : batch;
+    count_group(group, choice);  // before the replies: who has a reply finds it counted
     if (group.size() > 1) {
-      merge(group, start);
+      merge(group, start, used);
     } else {
-      run_alone(group.front(), start);
+      run_alone(group.front(), start, used);
     }
-    const uint32_t spent = microseconds_since(start);
+    const Duration elapsed = now() - start;
+    const uint32_t spent = microseconds_since(start, start + elapsed);
+    const auto host = static_cast<uint64_t>(
+        std::chrono::nanoseconds(elapsed - (region_time_of_this_thread() - computed)).count());
     const bool prefill = is_prefill(static_cast<RowClass>(group.front().tile.header.row_class));
     queue.add_served(prefill, spent);
     const std::lock_guard lock(stats_mutex);
     (prefill ? stats.prefill_us : stats.decode_us) += spent;
+    (choice.program != nullptr ? stats.host_ns_replay : stats.host_ns_eager) += host;
     if (block == nullptr) return;
     stats.expert_rows = block->stats().expert_rows;
     stats.experts_read = block->stats().experts_read;
   }
 
-  void merge(std::vector<WaitingTile>& group, Instant start) {
-    std::vector<const TileView*> tiles;
-    tiles.reserve(group.size());
-    for (const WaitingTile& waiting : group) tiles.push_back(&waiting.tile);
-    const Status done = batch.run(tiles, run);
+  PreparedPrograms::Choice choose_program(const std::vector<WaitingTile>& group) {
+    words.clear();
+    uint32_t rows = 0;
+    for (const WaitingTile& waiting : group) {
+      words.push_back(waiting.tile.header.program);
+      rows += waiting.tile.header.rows;
+    }
+    return prepared.choose(words, rows);
+  }
+
+  void merge(std::vector<WaitingTile>& group, Instant start, TileBatch& used) {
+    group_tiles.clear();
+    for (const WaitingTile& waiting : group) group_tiles.push_back(&waiting.tile);
+    const Status done = used.run(group_tiles, run);
     if (!done) {
       // The block says what is wrong with the group, not with which tile: each gets its own answer.
-      for (WaitingTile& waiting : group) run_alone(waiting, now());
+      for (WaitingTile& waiting : group) run_alone(waiting, now(), used);
       return;
     }
     const Instant end = now();
     for (size_t i = 0; i < group.size(); ++i) {
-      group[i].session->reply(group[i].tile.header, times_of(group[i], start, end), batch.output(i),
+      group[i].session->reply(group[i].tile.header, times_of(group[i], start, end), used.output(i),
                               std::move(group[i].lease));
     }
   }
 
   // Without merging, rows are read from the request's slot and written to the reply's.
-  void run_alone(WaitingTile& waiting, Instant start) {
+  void run_alone(WaitingTile& waiting, Instant start, TileBatch& used) {
     Session& session = *waiting.session;
     const FrameHeader& header = waiting.tile.header;
     const auto layout = reply_layout(header, options.settings);
@@ -101,7 +119,7 @@ struct FfnWorker::Impl {
     Status done;
     if (slot) {
       const std::span<std::byte> out = layout->payload(slot->bytes, PayloadRole::output);
-      done = batch.run_in_place(waiting.tile, {out.data(), out.size(), MemorySpace::shared}, run);
+      done = used.run_in_place(waiting.tile, {out.data(), out.size(), MemorySpace::shared}, run);
       if (done) {
         write_reply(*layout, times_of(waiting, start, now()), slot->bytes);
         waiting.lease = Lease();  // before the reply: whoever sees the reply sees the credit
@@ -111,11 +129,11 @@ struct FfnWorker::Impl {
       session.commit_reply(*slot, 0);
     } else {
       const TileView* tile = &waiting.tile;
-      done = batch.run({&tile, 1}, run);
+      done = used.run({&tile, 1}, run);
     }
     const FfnTimes times = times_of(waiting, start, now());
     if (done) {
-      session.reply(header, times, batch.output(0), std::move(waiting.lease));
+      session.reply(header, times, used.output(0), std::move(waiting.lease));
       return;
     }
     {
@@ -132,7 +150,7 @@ struct FfnWorker::Impl {
             .residence_us = microseconds_since(waiting.arrived, end)};
   }
 
-  void count_group(const std::vector<WaitingTile>& group) {
+  void count_group(const std::vector<WaitingTile>& group, const PreparedPrograms::Choice& choice) {
     uint64_t clients = 0;
     for (size_t i = 0; i < group.size(); ++i) {
       const auto same = [&](const WaitingTile& tile) { return tile.session == group[i].session; };
@@ -140,10 +158,33 @@ struct FfnWorker::Impl {
     }
     const std::lock_guard lock(stats_mutex);
     ++stats.groups;
+    count_execution(group, choice);
     stats.clients_in_groups += clients;
     stats.max_clients_in_group = std::max(stats.max_clients_in_group, clients);
     stats.tiles += group.size();
     for (const WaitingTile& tile : group) stats.rows += tile.tile.header.rows;
+  }
+
+  // stats_mutex is held.
+  void count_execution(const std::vector<WaitingTile>& group, const PreparedPrograms::Choice& choice) {
+    using Verdict = PreparedPrograms::Verdict;
+    if (choice.verdict != Verdict::replay) {
+      ++stats.eager_groups;
+      stats.graph_misses += choice.verdict == Verdict::miss ? 1 : 0;
+      return;
+    }
+    uint32_t rows = 0;
+    bool profile = true;
+    for (const WaitingTile& waiting : group) {
+      rows += waiting.tile.header.rows;
+      profile = profile && static_cast<RowClass>(waiting.tile.header.row_class) == RowClass::profile;
+    }
+    if (profile) {
+      ++stats.graph_warmups;
+      return;
+    }
+    ++stats.graph_replays;
+    stats.graph_padded_replays += rows < choice.program->size ? 1 : 0;
   }
 
   // ---- I/O thread ----
@@ -322,6 +363,10 @@ struct FfnWorker::Impl {
       }
       return session->reply(frame.header, {}, {}, std::move(incoming.lease));
     }
+    {
+      const std::lock_guard lock(stats_mutex);
+      stats.request_ns += static_cast<uint64_t>(std::chrono::nanoseconds(now() - arrived).count());
+    }
     WaitingTile waiting{session, std::move(incoming.lease), *tile, arrived};
     if (queue.push(waiting, options.max_waiting_tiles)) return;
     incoming.lease = std::move(waiting.lease);
@@ -405,7 +450,10 @@ struct FfnWorker::Impl {
   TileQueue queue;
   const HeldExperts held;
   FfnAdmission admission;
-  TileBatch batch;
+  TileBatch batch;                           // of eager groups
+  PreparedPrograms prepared;                 // of replays
+  std::vector<const TileView*> group_tiles;  // reused, of the group in work
+  std::vector<uint32_t> words;               // reused: the programs that its tiles name
 
   mutable std::mutex sessions_mutex;  // the I/O thread changes the list under it, others read
   std::vector<std::shared_ptr<Session>> sessions;
@@ -456,6 +504,10 @@ Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& opt
   const uint32_t max_rows =
       std::max({options.policy.max_decode_rows, options.policy.max_prefill_rows, kMaxTileRows});
   TANDEM_ASSIGN(impl->batch, TileBatch::create(impl->options.settings, max_rows));
+  TANDEM_ASSIGN(impl->prepared, PreparedPrograms::create(impl->options.settings));
+  const size_t most_tiles = size_t{options.max_sessions} * options.slots_per_channel;
+  impl->group_tiles.reserve(most_tiles);
+  impl->words.reserve(most_tiles);
   Impl& state = *impl;
   state.io = std::thread([&state] { state.serve(); });
   state.computing = std::thread([&state] { state.compute(); });

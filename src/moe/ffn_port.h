@@ -60,11 +60,15 @@ struct FfnRequest {
   Buffer out;  // [rows, hidden] of reply_dtype, contiguous; the caller's, written until completion
   Event ready;
   Instant deadline = Instant::max();
+  // Graph mode: the capture size whose program FFN is to replay; 0: eager.
+  uint32_t program = 0;
 };
 
 // Durations of one request as the far side saw them. Zero where there is no far side.
 struct FfnTimes {
   uint32_t queue_us = 0, compute_us = 0, exchange_us = 0, residence_us = 0;
+  // Not of the far side: what this side's I/O thread spent on the replies, in nanoseconds.
+  uint64_t reply_ns = 0;
 };
 
 struct Completion {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/region_time.h"
 #include "moe/expert_runner.h"
 #include "moe/expert_slice.h"
 #include "moe/router.h"
@@ -55,6 +56,7 @@ struct MoeBlock::Impl {
     args.out = {DType::f32, router_logits.data(), shape.router.num_experts};
     args.rows = rows;
     runner->run(runner->table().matmul, args);
+    const RegionTimer timer;
     route(shape.router, router_logits, layer.router_bias, rows, out_ids, out_weights);
     // The router runs all the same: what it costs belongs to what a benchmark measures.
     if (options.balanced_routing) {

@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "base/region_time.h"
+
 namespace tandem {
 namespace {
 
@@ -194,7 +196,12 @@ Advance Executor::advance(Lane& lane) {
                    lane.exchange_,      lane.stats_};
   const std::span<const OperationPtr> operations = lane.program().operations();
   const Instant entered = now();
+  const Duration computed = region_time_of_this_thread();
   const size_t first = lane.next_;
+  const auto account = [&](Instant at) {
+    lane.stats_.busy += at - entered;
+    lane.stats_.host += at - entered - (region_time_of_this_thread() - computed);
+  };
   const auto leave = [&](AdvanceState state, Error error = {}) {
     return Advance{state, std::move(error), static_cast<uint32_t>(lane.next_ - first)};
   };
@@ -220,7 +227,7 @@ Advance Executor::advance(Lane& lane) {
     }
     if (status.error().code == ErrorCode::would_block) {
       const Instant at = now();
-      lane.stats_.busy += at - entered;
+      account(at);
       if (!lane.waiting_since_) lane.waiting_since_ = at;
       return leave(AdvanceState::waiting);
     }
@@ -228,7 +235,7 @@ Advance Executor::advance(Lane& lane) {
     cancel(lane);
     return leave(AdvanceState::failed, std::move(error));
   }
-  lane.stats_.busy += now() - entered;
+  account(now());
   lane.logit_rows_ = static_cast<uint32_t>(lane.batch_.logit_rows.size());
   end_step(lane);
   lane.done_ = true;
@@ -260,6 +267,7 @@ size_t Executor::poll() {
       stats.compute_us += completion.times.compute_us;
       stats.exchange_us += completion.times.exchange_us;
       stats.residence_us += completion.times.residence_us;
+      stats.reply_ns += completion.times.reply_ns;
       if (lane.waiting_since_) {
         stats.waited += at - *lane.waiting_since_;
         lane.waiting_since_.reset();

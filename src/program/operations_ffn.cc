@@ -23,6 +23,7 @@ class Submit final : public Operation {
     request.lane = step.lane;
     request.step = step.batch.step;
     request.row_class = step.batch.row_class;
+    request.program = step.batch.program;
     request.rows = step.rows();
     request.capacity = step.capacity;
     request.in = step.view(spec_.in);

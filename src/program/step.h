@@ -23,6 +23,7 @@ struct StepBatch {
   std::span<const AttentionRow> rows;    // [rows]
   std::span<const uint32_t> logit_rows;  // rows whose logits are wanted, in the order of the result
   Instant deadline = Instant::max();     // of each exchange with the experts
+  uint32_t program = 0;                  // FfnRequest::program of every exchange
 };
 
 // Which number of rows a tensor has in a step.
@@ -53,7 +54,9 @@ struct FfnExchange {
 struct StepStats {
   Duration elapsed{};  // from start to the last operation
   Duration waited{};
-  Duration busy{};  // inside Executor::advance
+  Duration busy{};        // inside Executor::advance
+  Duration host{};        // of busy, what was not computing (base/region_time.h)
+  uint64_t reply_ns = 0;  // of the port's I/O thread, for the replies
   uint32_t submits = 0;
   uint32_t blocked_submits = 0;  // submits that found no credit and were tried again
   // As measured here from submit to completion, and what the far side said of it. Microseconds.

@@ -60,8 +60,17 @@ enum StateTag : uint16_t {
   kFfnWaitSeconds,
   kStepSeconds,
   kDecodeLanes,
+  kEagerSteps,
+  kGraphReplays,
+  kGraphPaddedReplays,
+  kGraphMisses,
+  kGraphWarmups,
+  kEagerLayers,
+  kReplayLayers,
+  kEagerHostSeconds,
+  kReplayHostSeconds,
 };
-static_assert(sizeof(EngineStats) == 104, "EngineStats has changed: give the new count a tag here");
+static_assert(sizeof(EngineStats) == 176, "EngineStats has changed: give the new count a tag here");
 
 constexpr size_t kRecordHeadBytes = 16;
 constexpr size_t kTokenBytes = kRecordHeadBytes + 16;
@@ -309,6 +318,16 @@ std::vector<std::byte> StateLayout::encode(const EngineState& state) {
   out.number(kFfnWaitSeconds, stats.ffn_wait_seconds);
   out.number(kStepSeconds, stats.step_seconds);
   out.number(kDecodeLanes, stats.decode_lanes, EngineStats{}.decode_lanes);
+  const ExecutionStats& execution = stats.execution;
+  out.number(kEagerSteps, execution.eager_steps);
+  out.number(kGraphReplays, execution.graph_replays);
+  out.number(kGraphPaddedReplays, execution.graph_padded_replays);
+  out.number(kGraphMisses, execution.graph_misses);
+  out.number(kGraphWarmups, execution.graph_warmups);
+  out.number(kEagerLayers, execution.eager_layers);
+  out.number(kReplayLayers, execution.replay_layers);
+  out.number(kEagerHostSeconds, execution.eager_host_seconds);
+  out.number(kReplayHostSeconds, execution.replay_host_seconds);
   return EngineHead::wrap(EngineMessage::state, out.take());
 }
 
@@ -353,6 +372,24 @@ Result<EngineState> StateLayout::decode(std::span<const std::byte> body) {
         return take(field, stats.step_seconds);
       case kDecodeLanes:
         return take(field, stats.decode_lanes);
+      case kEagerSteps:
+        return take(field, stats.execution.eager_steps);
+      case kGraphReplays:
+        return take(field, stats.execution.graph_replays);
+      case kGraphPaddedReplays:
+        return take(field, stats.execution.graph_padded_replays);
+      case kGraphMisses:
+        return take(field, stats.execution.graph_misses);
+      case kGraphWarmups:
+        return take(field, stats.execution.graph_warmups);
+      case kEagerLayers:
+        return take(field, stats.execution.eager_layers);
+      case kReplayLayers:
+        return take(field, stats.execution.replay_layers);
+      case kEagerHostSeconds:
+        return take(field, stats.execution.eager_host_seconds);
+      case kReplayHostSeconds:
+        return take(field, stats.execution.replay_host_seconds);
       default:
         return false;
     }

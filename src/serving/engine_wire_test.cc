@@ -160,6 +160,7 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   state.stats.decode_lanes = 3;
   state.stats.step_seconds = 1.5;
   state.stats.decode_lanes = 3;
+  state.stats.execution = {11, 12, 13, 14, 15, 16, 17, 1.25, 2.5};
   state.health = make_error(ErrorCode::unavailable, "FFN rank 1 at tcp://b:7000: connection closed");
   const auto message = StateLayout::encode(state);
   const auto head = EngineHead::parse(message);
@@ -172,6 +173,7 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   EXPECT_EQ(got->stats.decode_lanes, 3u);
   EXPECT_EQ(got->stats.step_seconds, 1.5);
   EXPECT_EQ(got->stats.decode_lanes, 3u);
+  EXPECT_EQ(got->stats.execution, state.stats.execution);
   EXPECT_EQ(got->health.error().message, "FFN rank 1 at tcp://b:7000: connection closed");
 }
 

@@ -55,6 +55,21 @@ void append_engine(const Engine& engine, std::vector<MetricFamily>& out) {
   counter("tandem_engine_preempted_total", "Sequences put back into the queue for lack of KV blocks",
           stats.preempted);
   counter("tandem_engine_step_seconds_total", "Time in steps", stats.step_seconds);
+  const ExecutionStats& execution = stats.execution;
+  counter("tandem_eager_steps_total", "Steps that no captured program ran", execution.eager_steps);
+  counter("tandem_graph_replays_total", "Decode steps that replayed a captured program",
+          execution.graph_replays);
+  counter("tandem_graph_padded_replays_total", "Replays with fewer rows than the program holds",
+          execution.graph_padded_replays);
+  counter("tandem_graph_misses_total", "Decode steps with more rows than any captured program",
+          execution.graph_misses);
+  counter("tandem_graph_warmups_total", "Captured programs run once at start", execution.graph_warmups);
+  counter("tandem_eager_layers_total", "Layers of eager decode steps", execution.eager_layers);
+  counter("tandem_replay_layers_total", "Layers of replayed decode steps", execution.replay_layers);
+  counter("tandem_eager_host_seconds_total", "Host time of eager decode steps: neither computing nor waiting",
+          execution.eager_host_seconds);
+  counter("tandem_replay_host_seconds_total", "Host time of replayed decode steps",
+          execution.replay_host_seconds);
   counter("tandem_ffn_submits_total", "Exchanges with the experts", stats.ffn_submits);
   counter("tandem_ffn_wait_seconds_total", "Time in which attention could only wait for the experts",
           stats.ffn_wait_seconds);
