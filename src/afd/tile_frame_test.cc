@@ -268,6 +268,72 @@ TEST(TileFrame, ValuesAreChecked) {
   EXPECT_FALSE(check_routing_values(NoRouting{}, 2, settings).has_value());
 }
 
+TEST(TileFrame, AProgramIsNamedWithinItsRows) {
+  SplitSettings settings = small_settings();
+  settings.graph = true;
+  settings.capture_sizes = {2, 8};
+  const std::vector<uint16_t> rows(size_t{4} * settings.hidden_size);
+  const auto read = [&](uint32_t num_rows, uint32_t word) {
+    FrameHeader header = header_of(num_rows);
+    header.program = word;
+    const TileView tile{.header = header,
+                        .in = {settings.activation_dtype, rows.data(), settings.hidden_size},
+                        .routing = NoRouting{}};
+    const auto layout = request_layout(header, settings).value();
+    std::vector<std::byte> frame(layout.total_bytes());
+    write_request(tile, layout, settings, frame);
+    const auto view = parse_frame(frame).value();
+    const auto got = read_request(view, settings);
+    return got ? std::string("accepted") : got.error().message;
+  };
+  EXPECT_EQ(read(3, 0), "accepted");
+  EXPECT_EQ(read(2, 2), "accepted");
+  EXPECT_EQ(read(3, 8), "accepted");
+  EXPECT_EQ(read(4, 16), "accepted");  // of no program: it runs eager, and counts as a miss
+  EXPECT_EQ(read(3, 2), "program 2 has room for as many rows, the tile has 3");
+
+  FfnRequest request;
+  request.layer = 1;
+  request.rows = request.capacity = 2;
+  std::vector<std::byte> out(size_t{2} * 8 * settings.hidden_size);
+  request.in = {settings.activation_dtype, rows.data(), settings.hidden_size};
+  request.out = {out.data(), out.size(), MemorySpace::host};
+  request.program = 2;
+  EXPECT_TRUE(check_request(request, settings).has_value());
+  request.program = 4;
+  EXPECT_EQ(check_request(request, settings).error().message,
+            "program 4 for 2 rows: not one of the capture sizes, or too small");
+  settings.graph = false;
+  EXPECT_FALSE(check_request(request, settings).has_value());
+}
+
+TEST(TileFrame, CaptureSizesAscend) {
+  SplitSettings settings = small_settings();
+  settings.graph = true;
+  EXPECT_NE(settings.validate().error().message.find("capture_sizes: none"), std::string::npos);
+  for (const std::vector<uint32_t>& sizes : {std::vector<uint32_t>{0}, {8, 8}, {16, 8}, {5000}}) {
+    settings.capture_sizes = sizes;
+    EXPECT_NE(settings.validate().error().message.find("ascending numbers of rows"), std::string::npos);
+  }
+  settings.capture_sizes = {1, 8, 4096};
+  EXPECT_TRUE(settings.validate().has_value());
+  EXPECT_TRUE(settings.is_captured(8));
+  EXPECT_FALSE(settings.is_captured(0) || settings.is_captured(9));
+  const auto differs = [](const SplitSettings& one, const SplitSettings& other, const std::string& key) {
+    const auto a = list_settings(one), b = list_settings(other);
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (a[i].key == key) return a[i].value != b[i].value;
+    }
+    return false;
+  };
+  SplitSettings fewer = settings, eager = settings;
+  fewer.capture_sizes = {1, 8};
+  eager.graph = false;
+  EXPECT_TRUE(differs(settings, fewer, "capture_sizes"));
+  EXPECT_FALSE(differs(settings, fewer, "execution"));
+  EXPECT_TRUE(differs(settings, eager, "execution"));
+}
+
 TEST(TileFrame, ARequestThatIsNotAsAgreedIsRefused) {
   const SplitSettings settings = small_settings();
   const std::vector<uint16_t> rows(2 * 6);
@@ -289,7 +355,7 @@ TEST(TileFrame, ARequestThatIsNotAsAgreedIsRefused) {
   EXPECT_EQ(error_with(dense_layer, settings), "layer 0 has no experts");
   FrameHeader program = header_of(2);
   program.program = 4;
-  EXPECT_NE(error_with(program, settings).find("program 4"), std::string::npos);
+  EXPECT_EQ(error_with(program, settings), "program 4: the session agreed on execution eager, program 0");
   SplitSettings wider = settings;
   wider.hidden_size = 8;
   EXPECT_NE(error_with(header_of(2), wider).find("8 columns"), std::string::npos);
