@@ -51,6 +51,9 @@ struct RemoteFfnOptions {
   Duration reply_limit = std::chrono::seconds(60);
   Duration heartbeat_interval = EndpointOptions{}.heartbeat_interval;
   Duration silence_limit = EndpointOptions{}.silence_limit;
+  // There is a CPU for the I/O thread beside the compute threads: it looks for the next reply for a bounded
+  // time before it sleeps (transport/idle_spin.h).
+  bool may_spin = false;
 };
 
 // Counts since the start.

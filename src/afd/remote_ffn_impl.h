@@ -20,6 +20,7 @@
 #include "afd/handshake.h"
 #include "afd/in_flight.h"
 #include "afd/remote_ffn.h"
+#include "transport/idle_spin.h"
 #include "transport/poller.h"
 
 namespace tandem {
@@ -43,6 +44,7 @@ struct RemoteFfn::Impl {
         session_kind(kind_of(given)),
         label(fmt::format("FFN rank {} at {}", given.ffn_rank, given.addresses.front())),
         poller(std::move(io_poller)),
+        spin(given.may_spin),
         event_fd(completion_fd),
         table(given.max_in_flight) {
     endpoint_options = options.settings.endpoint_options(options.slots_per_channel);
@@ -117,6 +119,7 @@ struct RemoteFfn::Impl {
   const std::string label;  // "FFN rank 0 at tcp://host:7000"
   EndpointOptions endpoint_options;
   Poller poller;
+  IdleSpin spin;  // the I/O thread's
   const int event_fd;
   std::atomic<bool> stop{false};
   std::thread io;

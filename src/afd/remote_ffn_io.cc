@@ -123,6 +123,7 @@ void RemoteFfn::Impl::reconnect() {
 void RemoteFfn::Impl::serve() {
   std::array<Incoming, kReceiveBatch> incoming;
   const size_t count = owned->poll(incoming);
+  if (count != 0) spin.found();
   for (size_t i = 0; i < count; ++i) {
     const Status handled = on_message(incoming[i].lease.bytes());
     incoming[i].lease = Lease();  // gives the credit back before the next copy
@@ -145,7 +146,7 @@ void RemoteFfn::Impl::serve() {
     owned->poll({});
     return lose({ErrorCode::unavailable, peer_text("stopped")});
   }
-  if (count != 0 || !owned->arm()) return;
+  if (count != 0 || spin.again() || !owned->arm()) return;
   std::array<uint64_t, 2> ready;
   poller.wait(wait, ready);
 }

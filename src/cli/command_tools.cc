@@ -40,7 +40,11 @@ Result<int> run_bench_kernels(Settings& settings) {
 }
 
 Result<int> run_bench_transport(Settings& settings) {
-  return print(run_transport_bench(TransportBenchOptions{}, settings.json));
+  TransportBenchOptions options;
+  options.progress = [](std::string_view line) {
+    std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
+  };
+  return print(run_transport_bench(options, settings.json));
 }
 
 Result<int> run_inspect(Settings& settings) {

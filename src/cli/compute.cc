@@ -30,6 +30,10 @@ int threads_for(const Settings& settings, int roles) {
   return std::max(1, CpuBudget::detect().threads / std::max(1, roles));
 }
 
+bool io_may_spin(int threads, int roles, int io_threads) {
+  return threads + io_threads <= CpuBudget::detect().threads / std::max(1, roles);
+}
+
 Result<std::unique_ptr<Compute>> Compute::create(int threads) {
   TANDEM_ASSIGN(const KernelTable* table, choose_kernel_table());
   std::unique_ptr<Compute> compute(new Compute(threads));

@@ -31,6 +31,9 @@ struct Placement {
 
 // Threads of a process that shares the machine with `roles` - 1 others like it.
 int threads_for(const Settings& settings, int roles);
+// Whether `io_threads` may spin beside `threads` compute threads: the role's part of the CPUs has room for
+// all. With the default number of compute threads it has not; one thread less per connection gives it.
+bool io_may_spin(int threads, int roles, int io_threads);
 
 class Compute {
  public:

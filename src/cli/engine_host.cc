@@ -92,7 +92,7 @@ struct EngineHost::Impl {
   }
 
   Status make_port(const Settings& settings, const Placement& placement,
-                   const std::vector<std::string>& ffn_addresses) {
+                   const std::vector<std::string>& ffn_addresses, int roles) {
     if (ffn_addresses.empty()) {
       TANDEM_ASSIGN(experts,
                     make_moe_block(config, weights, placement, /*on_attention=*/false, compute->runner()));
@@ -109,6 +109,8 @@ struct EngineHost::Impl {
                   split_settings(settings.model, config, placement, compute->table()));
     options.remote.start_limit = std::chrono::seconds(settings.afd.connect_timeout_s);
     options.remote.give_up = &StopSignal::requested();
+    options.remote.may_spin =
+        io_may_spin(compute->pool().threads(), roles, static_cast<int>(ffn_addresses.size()));
     TANDEM_ASSIGN(port, make_connector(options));
     TANDEM_ASSIGN(const Address first, parse_address(ffn_addresses.front()));
     facts.role = "attention";
@@ -200,7 +202,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::create(const Settings& settings,
     TANDEM_ASSIGN(impl->local, make_moe_block(impl->config, impl->weights, placement, /*on_attention=*/true,
                                               impl->compute->runner()));
   }
-  TANDEM_TRY(impl->make_port(settings, placement, ffn_addresses));
+  TANDEM_TRY(impl->make_port(settings, placement, ffn_addresses, roles));
   TANDEM_TRY(impl->start_worker(settings, defaults.eos_token_ids));
   return std::unique_ptr<EngineHost>(new EngineHost(std::move(impl)));
 }

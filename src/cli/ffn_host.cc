@@ -92,6 +92,7 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
   TANDEM_ASSIGN(options.settings,
                 split_settings(settings.model, impl->config, placement, impl->compute->table()));
   options.pieces = held_pieces(moe_layers(impl->config, impl->weights), {rank, 0});
+  options.may_spin = io_may_spin(impl->compute->pool().threads(), roles, 1);
   TANDEM_ASSIGN(impl->worker, FfnWorker::create(options, *impl->block));
 
   impl->facts.role = "ffn";

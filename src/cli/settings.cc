@@ -27,8 +27,10 @@ OptionSet Settings::declare() {
   set.boolean(
       "engine.balanced_routing", engine.balanced_routing,
       "For benchmarks only: rows take experts in turn, whatever their gate says; the answers mean nothing.");
-  set.integer("engine.threads", engine.threads, 0, 1024,
-              "Compute threads of this process; 0: the CPU budget, shared out by `up`.");
+  set.integer(
+      "engine.threads", engine.threads, 0, 1024,
+      "Compute threads of this process; 0: the CPU budget, shared out by `up`. Where a CPU is left for each "
+      "connection, its thread looks for messages for a bounded time before it sleeps.");
   set.choice("engine.log_level", engine.log_level, {"debug", "info", "warning", "error"},
              "Least severity that is logged.");
 

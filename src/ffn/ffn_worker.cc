@@ -16,6 +16,7 @@
 #include "ffn/prepared_programs.h"
 #include "ffn/session.h"
 #include "ffn/tile_queue.h"
+#include "transport/idle_spin.h"
 #include "transport/poller.h"
 
 namespace tandem {
@@ -195,7 +196,8 @@ struct FfnWorker::Impl {
       for (const auto& session : sessions) busy = service(session) || busy;
       reap();
       if (stopping.load()) drain_step();
-      if (busy) continue;
+      if (busy) spin.found();
+      if (busy || spin.again()) continue;
       for (const auto& session : sessions) {
         if (session->phase() != Session::Phase::closed && !session->endpoint().arm()) busy = true;
       }
@@ -447,6 +449,7 @@ struct FfnWorker::Impl {
   const MoeBlock* block = nullptr;  // behind `run`, for its counts; the compute thread's
   std::unique_ptr<Listener> listener;
   Poller poller;
+  IdleSpin spin{options.may_spin};  // the I/O thread's
   TileQueue queue;
   const HeldExperts held;
   FfnAdmission admission;

@@ -36,6 +36,9 @@ struct FfnWorkerOptions {
   Duration hello_limit = std::chrono::seconds(5);  // for a connection to finish its handshake
   Duration heartbeat_interval = EndpointOptions{}.heartbeat_interval;
   Duration silence_limit = EndpointOptions{}.silence_limit;
+  // There is a CPU for the I/O thread beside the compute threads: it looks for the next request for a bounded
+  // time before it sleeps (transport/idle_spin.h).
+  bool may_spin = false;
 };
 
 struct FfnClientReport {

@@ -1,3 +1,5 @@
+#include "transport/free_slots.h"
+#include "transport/idle_spin.h"
 #include "transport/poller.h"
 
 #include <gtest/gtest.h>
@@ -34,6 +36,60 @@ TEST(Poller, AWakeBeforeOrDuringTheWaitEndsItOnce) {
   EXPECT_EQ(poller->wait(std::chrono::hours(1), ready), 0u);
   waking.join();
   EXPECT_EQ(poller->wait(std::chrono::milliseconds(1), ready), 0u);
+}
+
+// Spins until it gives up; how often it looked.
+int looks(IdleSpin& spin) {
+  int count = 0;
+  while (spin.again()) ++count;
+  return count;
+}
+
+TEST(IdleSpin, SpinsBehindAMessageOnlyAndOnlyWhereItMay) {
+  IdleSpin forbidden;
+  forbidden.found();
+  EXPECT_EQ(looks(forbidden), 0);
+  IdleSpin spin(true);
+  EXPECT_EQ(looks(spin), 0);  // nothing has come yet
+  spin.found();
+  EXPECT_GT(looks(spin), 0);
+  EXPECT_FALSE(spin.again());  // asleep until the next message
+}
+
+TEST(IdleSpin, SpinningInVainIsDoneLessAndLess) {
+  IdleSpin spin(true);
+  int spun = 0;
+  for (int message = 0; message < 640; ++message) {
+    spin.found();
+    spun += looks(spin) > 0;
+  }
+  EXPECT_GE(spun, 10);
+  EXPECT_LE(spun, 16);  // after 1, 2, 4 ... and then every 64 messages
+}
+
+TEST(IdleSpin, WhatItFindsMakesItSpinAgain) {
+  IdleSpin spin(true);
+  spin.found();
+  EXPECT_GT(looks(spin), 0);  // in vain: the next message is slept for
+  spin.found();
+  EXPECT_EQ(looks(spin), 0);
+  for (int message = 0; message < 20; ++message) {
+    spin.found();
+    EXPECT_TRUE(spin.again()) << message;  // and the next message comes meanwhile
+  }
+}
+
+TEST(FreeSlots, TheLowestIsTakenFirst) {
+  FreeSlots free(4);
+  EXPECT_EQ(free.take(), 0u);
+  EXPECT_EQ(free.take(), 1u);
+  free.give(0);
+  EXPECT_EQ(free.take(), 0u);
+  free.give(1);
+  free.give(0);
+  EXPECT_EQ(free.size(), 4u);
+  for (uint32_t slot = 0; slot < 4; ++slot) EXPECT_EQ(free.take(), slot);
+  EXPECT_TRUE(free.empty());
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ RingSender::RingSender(std::shared_ptr<RingMemory> memory, int side, size_t slot
   const uint32_t slots = memory_->layout().slots();
   for (Ring& ring : rings_) {
     ring.states.assign(slots, SlotState::free);
-    for (uint32_t slot = slots; slot-- > 0;) ring.free.push_back(slot);
+    ring.free = FreeSlots(slots);
   }
 }
 
@@ -54,7 +54,7 @@ Result<void> RingSender::collect_freed(Channel channel) {
       return lie(channel, "slot " + std::to_string(slot) + " given back but not sent");
     }
     ring.states[slot] = SlotState::free;
-    ring.free.push_back(slot);
+    ring.free.give(slot);
     --ring.in_flight;
     ++ring.freed;
   }
@@ -64,7 +64,7 @@ Result<void> RingSender::collect_freed(Channel channel) {
 Result<SendSlot> RingSender::acquire(Channel channel, size_t bytes) {
   const std::lock_guard lock(mutex_);
   Ring& ring = rings_[static_cast<size_t>(channel)];
-  if (ring.free.empty()) TANDEM_TRY(collect_freed(channel));
+  TANDEM_TRY(collect_freed(channel));
   if (ring.free.empty()) {
     // Say that a credit is missed, then look again: either we see the slot or the receiver sees the wish.
     memory_->control(side_, channel).starved.store(1, std::memory_order_seq_cst);
@@ -74,8 +74,7 @@ Result<SendSlot> RingSender::acquire(Channel channel, size_t bytes) {
       return make_error(ErrorCode::would_block, "no credit");
     }
   }
-  const uint32_t slot = ring.free.back();
-  ring.free.pop_back();
+  const uint32_t slot = ring.free.take();
   ring.states[slot] = SlotState::acquired;
   return SendSlot{{memory_->slot(side_, channel, slot), bytes}, channel, make_token(channel, slot)};
 }
@@ -93,7 +92,7 @@ Result<void> RingSender::commit(const SendSlot& slot, size_t bytes, bool send) {
   Ring& ring = rings_[channel_index];
   if (!send || bytes == 0) {
     ring.states[index] = SlotState::free;
-    ring.free.push_back(index);
+    ring.free.give(index);
     // Another thread of this side may have missed this very credit.
     if (memory_->control(side_, slot.channel).starved.exchange(0) != 0) memory_->ring(side_);
     return {};

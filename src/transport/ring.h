@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "transport/endpoint.h"
+#include "transport/free_slots.h"
 #include "transport/ring_layout.h"
 #include "transport/unique_fd.h"
 
@@ -75,7 +76,7 @@ class RingSender {
   enum class SlotState : uint8_t { free, acquired, in_flight };
   struct Ring {
     std::vector<SlotState> states;  // [slots]
-    std::vector<uint32_t> free;     // stack of free slots
+    FreeSlots free;
     uint64_t sent = 0;
     uint64_t freed = 0;
     uint32_t in_flight = 0;

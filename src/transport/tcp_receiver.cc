@@ -40,9 +40,7 @@ TcpReceiver::TcpReceiver(std::shared_ptr<TcpSender> sender, OwnedBuffer slots, O
       slot_bytes_(options.slot_bytes),
       slot_stride_(round_to_cache_line(options.slot_bytes)),
       staging_(std::move(staging)) {
-  for (auto& free : free_) {
-    for (uint32_t slot = slots_; slot-- > 0;) free.push_back(slot);
-  }
+  for (auto& free : free_) free = FreeSlots(slots_);
   ready_.reserve(kNumChannels * slots_);
 }
 
@@ -63,8 +61,7 @@ Result<void> TcpReceiver::begin_message(const TcpFrame& frame) {
   }
   const std::lock_guard lock(mutex_);
   auto& free = free_[static_cast<size_t>(frame.channel)];  // a granted credit has a free slot
-  partial_ = {frame.channel, free.back(), frame.value};
-  free.pop_back();
+  partial_ = {frame.channel, free.take(), frame.value};
   partial_received_ = 0;
   in_message_ = true;
   return {};
@@ -166,7 +163,7 @@ void TcpReceiver::release(uint64_t token) {
   const auto channel = static_cast<Channel>(token >> 32);
   {
     const std::lock_guard lock(mutex_);
-    free_[static_cast<size_t>(channel)].push_back(static_cast<uint32_t>(token));
+    free_[static_cast<size_t>(channel)].give(static_cast<uint32_t>(token));
   }
   sender_->give_credit(channel);
 }

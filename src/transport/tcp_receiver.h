@@ -14,6 +14,7 @@
 
 #include "base/buffer.h"
 #include "transport/endpoint.h"
+#include "transport/free_slots.h"
 #include "transport/tcp_frame.h"
 #include "transport/tcp_sender.h"
 
@@ -57,7 +58,7 @@ class TcpReceiver final : public Lease::Owner, public std::enable_shared_from_th
   const size_t slot_stride_;
 
   std::mutex mutex_;
-  std::vector<uint32_t> free_[kNumChannels];  // under mutex_
+  FreeSlots free_[kNumChannels];  // under mutex_
 
   // Poller. Bytes of frame headers (and what came with them) pass through staging; the rest of a message is
   // read straight into its slot.

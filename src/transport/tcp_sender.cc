@@ -45,7 +45,7 @@ TcpSender::TcpSender(UniqueFd socket, UniqueFd epoll, OwnedBuffer buffer, const 
       slot_stride_(round_to_cache_line(options.slot_bytes)) {
   for (Ring& ring : rings_) {
     ring.acquired.assign(slots_, false);
-    for (uint32_t slot = slots_; slot-- > 0;) ring.free.push_back(slot);
+    ring.free = FreeSlots(slots_);
     ring.credits = ring.granted = slots_;
   }
   queue_.reserve(2 * kNumChannels * slots_ + 1);  // every slot, every credit told alone, a heartbeat
@@ -59,8 +59,7 @@ Result<SendSlot> TcpSender::acquire(Channel channel, size_t bytes) {
     return make_error(ErrorCode::would_block, "no credit");
   }
   // A slot that is not free holds a credit, so there is a free one.
-  const uint32_t slot = ring.free.back();
-  ring.free.pop_back();
+  const uint32_t slot = ring.free.take();
   --ring.credits;
   ring.acquired[slot] = true;
   std::byte* data = buffer_.data() + (static_cast<size_t>(channel) * slots_ + slot) * slot_stride_;
@@ -79,7 +78,7 @@ Result<void> TcpSender::commit(const SendSlot& slot, size_t bytes, bool send) {
   Ring& ring = rings_[channel_index];
   ring.acquired[index] = false;
   if (!send || bytes == 0 || dead_) {
-    ring.free.push_back(index);
+    ring.free.give(index);
     ++ring.credits;
     if (ring.starved) {
       ring.starved = false;
@@ -119,7 +118,7 @@ Result<void> TcpSender::add_credits(Channel channel, uint32_t count) {
   Ring& ring = rings_[static_cast<size_t>(channel)];
   // Slots that are free, and credits that are not, belong to messages on the way or at the peer: only these
   // can return.
-  const auto out = static_cast<uint32_t>(ring.free.size()) - ring.credits;
+  const auto out = ring.free.size() - ring.credits;
   if (count > out) {
     return make_error(ErrorCode::data_loss, "tcp frame: " + std::to_string(count) + " credits given back, " +
                                                 std::to_string(out) + " are out");
@@ -202,7 +201,7 @@ void TcpSender::flush_locked() {
     // The peer is gone. The poller reads what came before the end, and finds the end, on the socket.
     dead_ = true;
     for (const WireFrame& frame : queue_) {
-      if (!frame.payload.empty()) rings_[static_cast<size_t>(frame.channel)].free.push_back(frame.slot);
+      if (!frame.payload.empty()) rings_[static_cast<size_t>(frame.channel)].free.give(frame.slot);
     }
     queue_.clear();
     front_written_ = 0;
@@ -219,7 +218,7 @@ void TcpSender::advance(size_t written) {
     const size_t bytes = frame.header.size() + frame.payload.size();
     if (front_written_ < bytes) break;
     front_written_ -= bytes;
-    if (!frame.payload.empty()) rings_[static_cast<size_t>(frame.channel)].free.push_back(frame.slot);
+    if (!frame.payload.empty()) rings_[static_cast<size_t>(frame.channel)].free.give(frame.slot);
     ++done;
   }
   queue_.erase(queue_.begin(), queue_.begin() + static_cast<ptrdiff_t>(done));

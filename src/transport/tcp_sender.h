@@ -15,6 +15,7 @@
 
 #include "base/buffer.h"
 #include "transport/endpoint.h"
+#include "transport/free_slots.h"
 #include "transport/tcp_frame.h"
 #include "transport/unique_fd.h"
 
@@ -55,7 +56,7 @@ class TcpSender {
   };
   struct Ring {
     std::vector<bool> acquired;  // [slots]
-    std::vector<uint32_t> free;  // stack of slots that are neither acquired nor waiting for the socket
+    FreeSlots free;              // slots that are neither acquired nor waiting for the socket
     uint32_t credits = 0;        // messages that the peer has room for
     uint32_t granted = 0;        // messages that we have room for, as the peer knows
     uint32_t to_grant = 0;       // given back here, not yet told

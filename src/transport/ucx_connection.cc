@@ -67,10 +67,7 @@ UcxConnection::UcxConnection(OwnedBuffer send_buffer, OwnedBuffer receive_buffer
   for (Ring& ring : rings_) {
     ring.acquired.assign(slots_, false);
     ring.window.resize(slots_);
-    for (uint32_t slot = slots_; slot-- > 0;) {
-      ring.send_free.push_back(slot);
-      ring.receive_free.push_back(slot);
-    }
+    ring.send_free = ring.receive_free = FreeSlots(slots_);
     ring.credits = slots_;
   }
   const size_t operations = kNumChannels * slots_ + 1;
@@ -100,8 +97,7 @@ Result<SendSlot> UcxConnection::acquire(Channel channel, size_t bytes) {
     Ring& ring = rings_[static_cast<size_t>(channel)];
     // A credit can be back before UCX has told that the send has ended: both are needed.
     if (ring.credits > 0 && !ring.send_free.empty()) {
-      const uint32_t slot = ring.send_free.back();
-      ring.send_free.pop_back();
+      const uint32_t slot = ring.send_free.take();
       --ring.credits;
       ring.acquired[slot] = true;
       return SendSlot{
@@ -123,7 +119,7 @@ void UcxConnection::credit_came(Ring& ring) {
 
 void UcxConnection::free_send_slot(Channel channel, uint32_t slot) {
   Ring& ring = rings_[static_cast<size_t>(channel)];
-  ring.send_free.push_back(slot);
+  ring.send_free.give(slot);
   if (ring.starved && ring.credits > 0) credit_came(ring);
 }
 
@@ -166,7 +162,7 @@ void UcxConnection::release(uint64_t token) {
   {
     const std::lock_guard state(state_);
     Ring& ring = rings_[static_cast<size_t>(channel)];
-    ring.receive_free.push_back(static_cast<uint32_t>(token));
+    ring.receive_free.give(static_cast<uint32_t>(token));
     ++ring.freed;
     if (!ring.peer_starved && ring.freed - ring.told < (slots_ + 1) / 2) return;
     ring.peer_starved = false;
@@ -303,8 +299,7 @@ Result<UcxConnection::Message*> UcxConnection::begin_message(const UcxFrame& fra
   if (!has_credit || !is_new || message.arrival != Arrival::none || ring.receive_free.empty()) {
     return bad(frame.channel, "message " + std::to_string(frame.sequence) + " without a credit");
   }
-  message = {Arrival::begun, ring.receive_free.back(), frame.bytes};
-  ring.receive_free.pop_back();
+  message = {Arrival::begun, ring.receive_free.take(), frame.bytes};
   return &message;
 }
 

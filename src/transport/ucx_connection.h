@@ -21,6 +21,7 @@
 
 #include "base/buffer.h"
 #include "transport/endpoint.h"
+#include "transport/free_slots.h"
 #include "transport/ucx_frame.h"
 #include "transport/ucx_worker.h"
 #include "transport/unique_fd.h"
@@ -88,21 +89,21 @@ class UcxConnection final : public Lease::Owner,
   };
   struct Ring {
     // Sending.
-    std::vector<bool> acquired;       // [slots]
-    std::vector<uint32_t> send_free;  // stack of slots that are neither acquired nor with UCX
-    uint32_t credits = 0;             // messages that the peer has room for
-    uint32_t sent = 0;                // committed since the start
-    uint32_t left = 0;                // of these, those that UCX has no more to do for
-    uint32_t peer_freed = 0;          // slots that the peer has given back since the start
-    bool starved = false;             // an acquire missed a credit
+    std::vector<bool> acquired;  // [slots]
+    FreeSlots send_free;         // slots that are neither acquired nor with UCX
+    uint32_t credits = 0;        // messages that the peer has room for
+    uint32_t sent = 0;           // committed since the start
+    uint32_t left = 0;           // of these, those that UCX has no more to do for
+    uint32_t peer_freed = 0;     // slots that the peer has given back since the start
+    bool starved = false;        // an acquire missed a credit
     bool starved_told = false;
     // Receiving.
-    std::vector<uint32_t> receive_free;  // stack
-    std::vector<Message> window;         // [slots], by sequence % slots
-    uint32_t next_sequence = 0;          // of the next message to hand out
-    uint32_t received = 0;               // whole messages
-    uint32_t freed = 0;                  // given back since the start
-    uint32_t told = 0;                   // of these, as the peer knows
+    FreeSlots receive_free;
+    std::vector<Message> window;  // [slots], by sequence % slots
+    uint32_t next_sequence = 0;   // of the next message to hand out
+    uint32_t received = 0;        // whole messages
+    uint32_t freed = 0;           // given back since the start
+    uint32_t told = 0;            // of these, as the peer knows
     bool peer_starved = false;
   };
 
