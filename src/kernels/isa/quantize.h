@@ -80,27 +80,69 @@ TANDEM_INLINE Vec read_bytes(const uint8_t* p, uint32_t lanes, const Load& load_
   return load_16(all);
 }
 
-inline void quantize_e4m3_row(const QuantizeArgs& args, const void* in, size_t row) {
-  const uint32_t block = 1u << log2_block_of(args.format);
-  const uint32_t blocks = (args.cols + block - 1) / block;
-  uint8_t* values = static_cast<uint8_t*>(args.values) + row * args.cols;
-  for (uint32_t b = 0; b < blocks; ++b) {
-    const uint32_t begin = b * block, end = args.cols - begin < block ? args.cols : begin + block;
-    const uint32_t exponent = scale_exponent(largest_magnitude(args.in.dtype, in, begin, end));
-    const size_t at = row * blocks + b;
-    if (args.format == ActivationFormat::fp8) {
-      static_cast<float*>(args.scales)[at] = float_of(exponent == 255 ? kNanBits : exponent << 23);
+// The block's scale, and the inverse to multiply with; false when it is not finite.
+TANDEM_INLINE bool write_scale(ActivationFormat format, void* scales, size_t at, uint32_t magnitude,
+                               Vec& inverse) {
+  const uint32_t exponent = scale_exponent(magnitude);
+  if (format == ActivationFormat::fp8) {
+    static_cast<float*>(scales)[at] = float_of(exponent == 255 ? kNanBits : exponent << 23);
+  } else {
+    static_cast<uint8_t*>(scales)[at] = static_cast<uint8_t>(exponent);
+  }
+  if (exponent == 255) return false;
+  inverse = set1(float_of((254 - exponent) << 23));
+  return true;
+}
+
+// A whole block of kVectors x 16 values, read once.
+template <int kVectors, class Element>
+TANDEM_INLINE void quantize_block(ActivationFormat format, const Element* in, uint8_t* values, void* scales,
+                                  size_t at) {
+  Vec x[kVectors], most = zero(), inverse;
+#pragma GCC unroll 8
+  for (int i = 0; i < kVectors; ++i) {
+    if constexpr (sizeof(Element) == sizeof(float)) {
+      x[i] = load(in + i * 16);
     } else {
-      static_cast<uint8_t*>(args.scales)[at] = static_cast<uint8_t>(exponent);
+      x[i] = load_bf16(in + i * 16);
     }
-    if (exponent == 255) {
-      std::memset(values + begin, 0x7f, end - begin);  // NaN in e4m3 too
-      continue;
-    }
-    const Vec inverse = set1(float_of((254 - exponent) << 23));
-    for_lanes(args.in.dtype, in, begin, end, [&](uint32_t i, uint32_t lanes, Vec x) {
-      write_bytes(values + i, mul(x, inverse), lanes, [](uint8_t* p, Vec v) { store_e4m3(p, v); });
-    });
+    most = max_magnitude(most, x[i]);
+  }
+  if (!write_scale(format, scales, at, reduce_magnitude(most), inverse)) {
+    std::memset(values, 0x7f, kVectors * 16);  // NaN in e4m3 too
+    return;
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kVectors; ++i) store_e4m3(values + i * 16, mul(x[i], inverse));
+}
+
+template <int kVectors, class Element>
+TANDEM_INLINE void quantize_e4m3_row(ActivationFormat format, DType dtype, const Element* in, uint32_t cols,
+                                     uint8_t* values, void* scales, size_t at) {
+  constexpr uint32_t kBlock = kVectors * 16;
+  uint32_t begin = 0;
+  for (; begin + kBlock <= cols; begin += kBlock, ++at)
+    quantize_block<kVectors>(format, in + begin, values + begin, scales, at);
+  if (begin == cols) return;
+  Vec inverse;  // of the last, shorter block
+  if (!write_scale(format, scales, at, largest_magnitude(dtype, in, begin, cols), inverse)) {
+    std::memset(values + begin, 0x7f, cols - begin);
+    return;
+  }
+  for_lanes(dtype, in, begin, cols, [&](uint32_t i, uint32_t lanes, Vec x) {
+    write_bytes(values + i, mul(x, inverse), lanes, [](uint8_t* p, Vec v) { store_e4m3(p, v); });
+  });
+}
+
+template <class Element>
+TANDEM_INLINE void quantize_e4m3_row(const QuantizeArgs& args, const Element* in, size_t row) {
+  uint8_t* values = static_cast<uint8_t*>(args.values) + row * args.cols;
+  if (args.format == ActivationFormat::fp8) {
+    quantize_e4m3_row<8>(args.format, args.in.dtype, in, args.cols, values, args.scales,
+                         row * ((args.cols + 127) / 128));
+  } else {
+    quantize_e4m3_row<2>(args.format, args.in.dtype, in, args.cols, values, args.scales,
+                         row * ((args.cols + 31) / 32));
   }
 }
 
@@ -130,8 +172,10 @@ inline void quantize_run(const QuantizeArgs& args, size_t task, std::byte*) {
     const void* in = static_cast<const std::byte*>(args.in.data) + row * args.in.row_stride * element;
     if (args.format == ActivationFormat::int8) {
       quantize_int8_row(args, in, row);
+    } else if (args.in.dtype == DType::f32) {
+      quantize_e4m3_row(args, static_cast<const float*>(in), row);
     } else {
-      quantize_e4m3_row(args, in, row);
+      quantize_e4m3_row(args, static_cast<const uint16_t*>(in), row);
     }
   });
 }
@@ -146,21 +190,31 @@ TANDEM_INLINE float block_scale(const DequantizeArgs& args, size_t at) {
 inline size_t dequantize_tasks(const DequantizeArgs& args) {
   return row_tasks(args.rows, args.cols);
 }
+template <class Load>
+TANDEM_INLINE void dequantize_row(const DequantizeArgs& args, size_t row, uint32_t block,
+                                  const Load& load_16) {
+  const uint8_t* values = static_cast<const uint8_t*>(args.in.data) + row * args.in.row_stride;
+  const size_t out = row * args.out.row_stride, scales = row * args.in.scale_stride;
+  const DType dtype = args.out.dtype;
+  void* const data = args.out.data;
+  const uint32_t cols = args.cols;
+  for (uint32_t begin = 0, b = 0; begin < cols; begin += block, ++b) {
+    const uint32_t end = cols - begin < block ? cols : begin + block;
+    const Vec scale = set1(block_scale(args, scales + b));
+    for (uint32_t i = begin; i < end; i += 16) {
+      const uint32_t lanes = lanes_at(i, end);
+      write_lanes(dtype, data, out + i, mul(read_bytes(values + i, lanes, load_16), scale), lanes);
+    }
+  }
+}
+
 inline void dequantize_run(const DequantizeArgs& args, size_t task, std::byte*) {
-  const bool int8 = args.in.format == ActivationFormat::int8;
-  const uint32_t block = int8 ? args.cols : 1u << log2_block_of(args.in.format);
   for_task_rows(args.rows, args.cols, task, [&](size_t row) {
-    const uint8_t* values = static_cast<const uint8_t*>(args.in.data) + row * args.in.row_stride;
-    const size_t out = row * args.out.row_stride;
-    for (uint32_t begin = 0, b = 0; begin < args.cols; begin += block, ++b) {
-      const uint32_t end = args.cols - begin < block ? args.cols : begin + block;
-      const Vec scale = set1(block_scale(args, row * args.in.scale_stride + b));
-      for (uint32_t i = begin; i < end; i += 16) {
-        const uint32_t lanes = lanes_at(i, end);
-        const Vec v = int8 ? read_bytes(values + i, lanes, [](const uint8_t* p) { return load_i8(p); })
-                           : read_bytes(values + i, lanes, [](const uint8_t* p) { return load_e4m3(p); });
-        write_lanes(args.out.dtype, args.out.data, out + i, mul(v, scale), lanes);
-      }
+    if (args.in.format == ActivationFormat::int8) {
+      dequantize_row(args, row, args.cols, [](const uint8_t* p) { return load_i8(p); });
+    } else {
+      dequantize_row(args, row, 1u << log2_block_of(args.in.format),
+                     [](const uint8_t* p) { return load_e4m3(p); });
     }
   });
 }
