@@ -146,8 +146,9 @@ def test_quantized_rows_equal_colocated(model, transport, dtype, prompts, coloca
     several = generate(model, prompts, "--ffn", "2", "--connector", "m2n", *flags)
     assert outcome(several) == outcome(expected)
     # Shared experts on FFN are given the quantised row, split and colocated alike.
-    behind = generate(model, prompts, "--ffn", "1", "--compute-shared-experts-on-attention=false", *flags)
-    assert outcome(behind) == outcome(colocated_quantized(model, dtype, "false"))
+    behind = colocated_quantized(model, dtype, "false")
+    for ranks in (["--ffn", "1"], ["--ffn", "2", "--connector", "m2n"]):
+        assert outcome(generate(model, prompts, *ranks, "--compute-shared-experts-on-attention=false", *flags)) == outcome(behind)
 
 
 def test_quantized_rows_need_the_gate_on_attention(prompts):
