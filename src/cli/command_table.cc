@@ -147,6 +147,11 @@ std::vector<Command> make_commands() {
        "model",
        matrix_defaults,
        run_eval_matrix});
+  table.push_back(
+      {"bench host", "host time of a layer: what is neither computing nor waiting, eager and replayed",
+       "Runs a few sequences in turns under afd.execution eager and graph.\n"
+       "Example: tandem bench host --model models/arith --ffn 1 --transport shm",
+       with({"afd.", "serving.", "up."}), of_a_server, "model", colocated_by_default, run_bench_host});
   table.push_back({"bench kernels",
                    "measure the kernels against this machine's measured roofs",
                    "Takes about a minute.",

@@ -44,8 +44,9 @@ Result<std::unique_ptr<Compute>> Compute::create(int threads) {
 
 Result<std::unique_ptr<MoeBlock>> make_moe_block(const ModelConfig& config, const ModelWeights& weights,
                                                  const Placement& placement, bool on_attention,
-                                                 KernelRunner& runner) {
+                                                 KernelRunner& runner, size_t scratch_bytes) {
   MoeBlockOptions options;
+  if (scratch_bytes != 0) options.scratch_bytes = scratch_bytes;
   options.routes = on_attention == placement.gate_on_attention;
   options.runs_shared_experts = on_attention == placement.shared_experts_on_attention;
   options.balanced_routing = placement.balanced_routing;

@@ -25,7 +25,7 @@ struct Placement {
   DType compute_dtype = DType::bf16;
   DType reply_dtype = DType::bf16;
   ActivationFormat activation_format = ActivationFormat::plain;  // what the experts are given
-  std::vector<uint32_t> capture_sizes;  // of graph mode; none: eager
+  std::vector<uint32_t> capture_sizes;                           // of graph mode; none: eager
   static Placement from(const Settings& settings);
 };
 
@@ -48,11 +48,12 @@ class Compute {
   std::unique_ptr<KernelRunner> runner_;
 };
 
+// `scratch_bytes` 0: what MoeBlockOptions says.
 // The block of one side: on attention it runs what attention keeps of a MoE layer, otherwise the experts with
 // the rest.
 Result<std::unique_ptr<MoeBlock>> make_moe_block(const ModelConfig& config, const ModelWeights& weights,
                                                  const Placement& placement, bool on_attention,
-                                                 KernelRunner& runner);
+                                                 KernelRunner& runner, size_t scratch_bytes = 0);
 
 Result<SplitSettings> split_settings(const std::string& model_path, const ModelConfig& config,
                                      const Placement& placement, const KernelTable& table);

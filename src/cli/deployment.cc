@@ -101,7 +101,8 @@ std::vector<std::string> with_shared(std::vector<std::string> own, const Setting
 
 std::vector<std::string> ffn_arguments(const Settings& settings, const std::string& address, int64_t rank,
                                        int threads) {
-  return with_shared({"ffn", "--listen=" + address, "--ffn-rank=" + std::to_string(rank),
+  return with_shared({"ffn", "--listen=" + address, "--ffn-scheduler=" + settings.afd.ffn_scheduler,
+                      "--ffn-rank=" + std::to_string(rank),
                       // a stray client must not end what attention has not reached yet
                       "--keep-serving=true"},
                      settings, threads);

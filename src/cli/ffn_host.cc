@@ -29,11 +29,19 @@ Result<ExpertShare> held_experts(const ModelConfig& config, const Settings& sett
   return held_share(shape, placement, static_cast<uint32_t>(rank), static_cast<uint32_t>(ranks));
 }
 
+namespace {
+
+// Decode groups are some rows of a few clients; more rows are processed in several parts.
+constexpr size_t kUrgentScratchBytes = size_t{16} << 20;
+
+}  // namespace
+
 struct FfnHost::Impl {
   ModelConfig config;
   std::unique_ptr<Compute> compute;
   ModelWeights weights;
   std::unique_ptr<MoeBlock> block;
+  std::unique_ptr<MoeBlock> urgent;   // of the same weights: decode between two pieces of prefill
   std::unique_ptr<FfnWorker> worker;  // last: it stops before what it uses goes
   RankFacts facts;
 };
@@ -86,14 +94,18 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
   TANDEM_ASSIGN(impl->block, make_moe_block(impl->config, impl->weights, placement, /*on_attention=*/false,
                                             impl->compute->runner()));
 
+  TANDEM_ASSIGN(impl->urgent, make_moe_block(impl->config, impl->weights, placement, /*on_attention=*/false,
+                                             impl->compute->runner(), kUrgentScratchBytes));
+
   FfnWorkerOptions options;
   options.listen_address = address;
   options.rank = rank;
+  options.policy.order = settings.afd.ffn_scheduler == "fifo" ? GroupOrder::fifo : GroupOrder::grouped;
   TANDEM_ASSIGN(options.settings,
                 split_settings(settings.model, impl->config, placement, impl->compute->table()));
   options.pieces = held_pieces(moe_layers(impl->config, impl->weights), {rank, 0});
   options.may_spin = io_may_spin(impl->compute->pool().threads(), roles, 1);
-  TANDEM_ASSIGN(impl->worker, FfnWorker::create(options, *impl->block));
+  TANDEM_ASSIGN(impl->worker, FfnWorker::create(options, *impl->block, impl->urgent.get()));
 
   impl->facts.role = "ffn";
   impl->facts.rank = rank;

@@ -91,6 +91,9 @@ OptionSet Settings::declare() {
       "Prefill over lanes: request, one lane; token, each step's rows in even shares over as many lanes.");
   set.choice("afd.execution", afd.execution, {"eager", "graph"},
              "How decode steps run: graph replays programs that both roles prepared at start.");
+  set.choice(
+      "afd.ffn_scheduler", afd.ffn_scheduler, {"grouped", "fifo"},
+      "Which waiting tiles an FFN rank computes next: decode first and the largest group, or the oldest.");
   set.list("afd.capture_sizes", afd.capture_sizes,
            "Rows of the decode programs of graph mode, ascending; a step with more rows runs eager.");
   set.integer("afd.connect_timeout_s", afd.connect_timeout_s, 1, 86400,

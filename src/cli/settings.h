@@ -36,6 +36,7 @@ struct AfdSettings {
               micro_batch_split = "request", execution = "eager";
   int64_t expert_slices = 0;  // 0: 2 with placement hybrid, 1 with one FFN rank
   int64_t expert_replicas = 1;
+  std::string ffn_scheduler = "grouped";
   std::vector<std::string> capture_sizes = {"8", "16", "32", "64", "128"};
   int64_t connect_timeout_s = 300;
   bool insecure = false;

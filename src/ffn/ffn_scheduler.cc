@@ -72,12 +72,23 @@ void ServedTime::add(bool prefill, double microseconds) {
   prefill_us *= kMemoryMicroseconds / total;
 }
 
+bool FfnScheduler::preempts(std::span<const QueuedTile> waiting, const SchedulerPolicy& policy,
+                            const ServedTime& served) {
+  if (policy.order == GroupOrder::fifo) return false;
+  const bool decode_waits =
+      std::ranges::any_of(waiting, [](const QueuedTile& tile) { return !is_prefill(tile.row_class); });
+  return decode_waits && served.prefill_us >= policy.prefill_share * (served.decode_us + served.prefill_us);
+}
+
 void FfnScheduler::next(std::span<const QueuedTile> waiting, const SchedulerPolicy& policy,
                         const ServedTime& served, std::vector<uint32_t>& picked) {
   picked.clear();
   if (waiting.empty()) return;
   Choice choice;
-  if (const auto late = overdue(waiting, policy)) {
+  if (policy.order == GroupOrder::fifo) {
+    const auto oldest = std::ranges::max_element(waiting, {}, &QueuedTile::waited);
+    choice = {is_prefill(oldest->row_class), oldest->layer};
+  } else if (const auto late = overdue(waiting, policy)) {
     choice = *late;
   } else {
     choice.prefill = prefill_turn(waiting, policy, served);

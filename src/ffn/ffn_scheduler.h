@@ -29,7 +29,13 @@ struct QueuedTile {
   double behind = 0;  // waiting time divided by the mean time between this client's tiles
 };
 
+enum class GroupOrder : uint8_t {
+  grouped,  // the rules above
+  fifo,     // for comparison: the tile that waited for longest decides layer and class
+};
+
 struct SchedulerPolicy {
+  GroupOrder order = GroupOrder::grouped;
   // Of compute time, for prefill while decode waits too: a prompt still moves under full decode load.
   double prefill_share = 0.2;
   // A lone client at a rarely visited layer waits no longer than some decode groups take; a prompt can wait
@@ -54,6 +60,11 @@ inline bool is_prefill(RowClass row_class) {
 
 class FfnScheduler {
  public:
+  // Whether decode that waits now goes between two pieces of a prefill group in work: unless prefill, the
+  // part of this group that is done included, has not had its share.
+  static bool preempts(std::span<const QueuedTile> waiting, const SchedulerPolicy& policy,
+                       const ServedTime& served);
+
   // Writes the indices of the tiles to compute next; empty only when nothing waits. `picked` is reused by the
   // caller.
   static void next(std::span<const QueuedTile> waiting, const SchedulerPolicy& policy,

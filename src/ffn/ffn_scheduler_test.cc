@@ -70,6 +70,30 @@ TEST(FfnScheduler, Rules) {
   }
 }
 
+TEST(FfnScheduler, FifoTakesTheOldestTilesLayerAndClass) {
+  SchedulerPolicy fifo;
+  fifo.order = GroupOrder::fifo;
+  std::vector<uint32_t> picked;
+  const std::vector<QueuedTile> waiting = {tile(2, kDecode, 50, 3), tile(1, kPrefill, 64, 9),
+                                           tile(1, kDecode, 1, 8), tile(1, kPrefill, 64, 1),
+                                           tile(2, kDecode, 50, 5)};
+  FfnScheduler::next(waiting, fifo, {100, 100}, picked);
+  EXPECT_EQ(picked, (std::vector<uint32_t>{1, 3}));  // older than any decode tile, whatever the shares
+  FfnScheduler::next(std::vector<QueuedTile>{waiting[0], waiting[2]}, fifo, {}, picked);
+  EXPECT_EQ(picked, (std::vector<uint32_t>{1}));  // one row before fifty: that is what grouping mends
+  EXPECT_FALSE(FfnScheduler::preempts(waiting, fifo, {100, 100}));
+}
+
+TEST(FfnScheduler, DecodePreemptsPrefillThatHasHadItsShare) {
+  const std::vector<QueuedTile> prefill = {tile(1, kPrefill, 64), tile(1, kProfile, 64)};
+  const std::vector<QueuedTile> both = {tile(1, kPrefill, 64), tile(2, kDecode, 1)};
+  EXPECT_TRUE(FfnScheduler::preempts(both, {}, {80, 20}));
+  EXPECT_FALSE(FfnScheduler::preempts(both, {}, {81, 19}));
+  EXPECT_TRUE(FfnScheduler::preempts(std::vector<QueuedTile>{tile(2, kDraft, 1)}, {}, {0, 1}));
+  EXPECT_FALSE(FfnScheduler::preempts(prefill, {}, {0, 100}));
+  EXPECT_FALSE(FfnScheduler::preempts({}, {}, {0, 100}));
+}
+
 TEST(FfnScheduler, GroupsHaveARowLimit) {
   const std::vector<QueuedTile> decode(20, tile(1, kDecode, 64));
   std::vector<uint32_t> picked;

@@ -16,9 +16,10 @@ struct FfnStats {
   uint64_t groups = 0;             // calls of the block
   uint64_t clients_in_groups = 0;  // sum over groups: divided by groups, how well clients are merged
   uint64_t max_clients_in_group = 0;
+  uint64_t preemptions = 0;                // decode groups that went between two pieces of a prefill group
   uint64_t decode_us = 0, prefill_us = 0;  // compute time
-  // Graph mode, in groups. A replay is padded where the program has room for more rows; a miss is an eager group
-  // for which attention asked for a replay; warm-ups are replays of profile rows.
+  // Graph mode, in groups. A replay is padded where the program has room for more rows; a miss is an eager
+  // group for which attention asked for a replay; warm-ups are replays of profile rows.
   uint64_t eager_groups = 0, graph_replays = 0, graph_padded_replays = 0, graph_misses = 0, graph_warmups = 0;
   // What the compute thread spent on groups beside computing, and the I/O thread on requests. Nanoseconds.
   uint64_t host_ns_eager = 0, host_ns_replay = 0, request_ns = 0;

@@ -35,54 +35,99 @@ struct FfnWorker::Impl {
        std::unique_ptr<Listener> socket, Poller io_poller)
       : options(given),
         self(make_identity("ffn", given.rank)),
-        run(std::move(compute_rows)),
         block(counted),
         listener(std::move(socket)),
         poller(std::move(io_poller)),
         queue(given.policy),
-        held(options.settings, options.pieces) {}
+        held(options.settings, options.pieces) {
+    ordinary.run = [this, whole = std::move(compute_rows)](const MoeRequest& request) {
+      if (!cut) return whole(request);
+      MoeRequest pieces = request;
+      pieces.between = &between;
+      return whole(pieces);
+    };
+  }
 
   // ---- compute thread ----
 
   void compute() {
     std::vector<WaitingTile> group;
     while (queue.take_group(group)) {
-      run_group(group);
-      for (WaitingTile& tile : group) {
-        tile.lease = Lease();
-        Session* session = tile.session.get();
-        tile.session.reset();        // the I/O thread's list keeps it alive while it is pinned,
-        session->pins.fetch_sub(1);  // and is where a connection must be destroyed
-      }
-      group.clear();
+      run_group(group, ordinary);
+      let_go(group);
       queue.group_done();
       if (stopping.load()) poller.wake();  // somebody waits for the queue to run dry
     }
   }
 
-  void run_group(std::vector<WaitingTile>& group) {
+  static void let_go(std::vector<WaitingTile>& group) {
+    for (WaitingTile& tile : group) {
+      tile.lease = Lease();
+      Session* session = tile.session.get();
+      tile.session.reset();        // the I/O thread's list keeps it alive while it is pinned,
+      session->pins.fetch_sub(1);  // and is where a connection must be destroyed
+    }
+    group.clear();
+  }
+
+  // Between two pieces of a prefill group: at most one decode group, so that both go on.
+  void preempt() {
+    const Instant start = now();
+    if (!queue.take_preempting(microseconds_since(prefill_began, start - preempted), urgent_group)) return;
+    const Duration computed = region_time_of_this_thread();
+    run_group(urgent_group, urgent);
+    let_go(urgent_group);
+    preempted += now() - start;
+    preempted_region += region_time_of_this_thread() - computed;
+    const std::lock_guard lock(stats_mutex);
+    ++stats.preemptions;
+  }
+
+  // What a group is computed with. A group that goes between the pieces of another one has its own.
+  struct Bench {
+    MoeRun run;
+    TileBatch batch;                     // of eager groups
+    std::vector<const TileView*> tiles;  // reused
+  };
+
+  void run_group(std::vector<WaitingTile>& group, Bench& bench) {
     const Instant start = now();
     const Duration computed = region_time_of_this_thread();
     const PreparedPrograms::Choice choice = choose_program(group);
-    TileBatch& used = choice.program != nullptr ? choice.program->batch : batch;
+    TileBatch& used = choice.program != nullptr ? choice.program->batch : bench.batch;
+    const bool prefill = is_prefill(static_cast<RowClass>(group.front().tile.header.row_class));
+    // A decode group replays in the same buffers as a profile group does: only eager ones are cut.
+    const bool pieces = prefill && choice.program == nullptr && &bench == &ordinary && urgent.run != nullptr;
+    if (pieces) {
+      cut = true;
+      prefill_began = start;
+      preempted = preempted_region = Duration::zero();
+    }
     count_group(group, choice);  // before the replies: who has a reply finds it counted
     if (group.size() > 1) {
-      merge(group, start, used);
+      merge(group, start, used, bench);
     } else {
-      run_alone(group.front(), start, used);
+      run_alone(group.front(), start, used, bench);
     }
-    const Duration elapsed = now() - start;
+    Duration elapsed = now() - start;
+    Duration host = elapsed - (region_time_of_this_thread() - computed);
+    if (pieces) {  // what went between is counted for itself
+      cut = false;
+      elapsed -= preempted;
+      host -= preempted - preempted_region;
+    }
     const uint32_t spent = microseconds_since(start, start + elapsed);
-    const auto host = static_cast<uint64_t>(
-        std::chrono::nanoseconds(elapsed - (region_time_of_this_thread() - computed)).count());
-    const bool prefill = is_prefill(static_cast<RowClass>(group.front().tile.header.row_class));
     queue.add_served(prefill, spent);
     const std::lock_guard lock(stats_mutex);
     (prefill ? stats.prefill_us : stats.decode_us) += spent;
-    (choice.program != nullptr ? stats.host_ns_replay : stats.host_ns_eager) += host;
+    (choice.program != nullptr ? stats.host_ns_replay : stats.host_ns_eager) +=
+        static_cast<uint64_t>(std::max<int64_t>(std::chrono::nanoseconds(host).count(), 0));
     if (block == nullptr) return;
     stats.expert_rows = block->stats().expert_rows;
     stats.experts_read = block->stats().experts_read;
+    if (urgent_block == nullptr) return;
+    stats.expert_rows += urgent_block->stats().expert_rows;
+    stats.experts_read += urgent_block->stats().experts_read;
   }
 
   PreparedPrograms::Choice choose_program(const std::vector<WaitingTile>& group) {
@@ -95,13 +140,13 @@ struct FfnWorker::Impl {
     return prepared.choose(words, rows);
   }
 
-  void merge(std::vector<WaitingTile>& group, Instant start, TileBatch& used) {
-    group_tiles.clear();
-    for (const WaitingTile& waiting : group) group_tiles.push_back(&waiting.tile);
-    const Status done = used.run(group_tiles, run);
+  void merge(std::vector<WaitingTile>& group, Instant start, TileBatch& used, Bench& bench) {
+    bench.tiles.clear();
+    for (const WaitingTile& waiting : group) bench.tiles.push_back(&waiting.tile);
+    const Status done = used.run(bench.tiles, bench.run);
     if (!done) {
       // The block says what is wrong with the group, not with which tile: each gets its own answer.
-      for (WaitingTile& waiting : group) run_alone(waiting, now(), used);
+      for (WaitingTile& waiting : group) run_alone(waiting, now(), used, bench);
       return;
     }
     const Instant end = now();
@@ -112,7 +157,7 @@ struct FfnWorker::Impl {
   }
 
   // Without merging, rows are read from the request's slot and written to the reply's.
-  void run_alone(WaitingTile& waiting, Instant start, TileBatch& used) {
+  void run_alone(WaitingTile& waiting, Instant start, TileBatch& used, Bench& bench) {
     Session& session = *waiting.session;
     const FrameHeader& header = waiting.tile.header;
     const auto layout = reply_layout(header, options.settings);
@@ -120,7 +165,7 @@ struct FfnWorker::Impl {
     Status done;
     if (slot) {
       const std::span<std::byte> out = layout->payload(slot->bytes, PayloadRole::output);
-      done = used.run_in_place(waiting.tile, {out.data(), out.size(), MemorySpace::shared}, run);
+      done = used.run_in_place(waiting.tile, {out.data(), out.size(), MemorySpace::shared}, bench.run);
       if (done) {
         write_reply(*layout, times_of(waiting, start, now()), slot->bytes);
         waiting.lease = Lease();  // before the reply: whoever sees the reply sees the credit
@@ -130,7 +175,7 @@ struct FfnWorker::Impl {
       session.commit_reply(*slot, 0);
     } else {
       const TileView* tile = &waiting.tile;
-      done = used.run({&tile, 1}, run);
+      done = used.run({&tile, 1}, bench.run);
     }
     const FfnTimes times = times_of(waiting, start, now());
     if (done) {
@@ -250,8 +295,8 @@ struct FfnWorker::Impl {
       }
       any = true;
       const uint64_t id = uint64_t{self.incarnation} << 32 | next_session++;
-      auto session =
-          std::make_shared<Session>(id, std::move(*accepted), options.settings, self, options.pieces, admission);
+      auto session = std::make_shared<Session>(id, std::move(*accepted), options.settings, self,
+                                               options.pieces, admission);
       session->phase_limit = now() + options.hello_limit;
       if (!poller.add(session->endpoint().fd(), id)) {
         log_warning(session->peer_text() + ": no file descriptors left, connection dropped");
@@ -445,7 +490,6 @@ struct FfnWorker::Impl {
 
   const FfnWorkerOptions options;
   const PeerIdentity self;
-  const MoeRun run;
   const MoeBlock* block = nullptr;  // behind `run`, for its counts; the compute thread's
   std::unique_ptr<Listener> listener;
   Poller poller;
@@ -453,10 +497,15 @@ struct FfnWorker::Impl {
   TileQueue queue;
   const HeldExperts held;
   FfnAdmission admission;
-  TileBatch batch;                           // of eager groups
-  PreparedPrograms prepared;                 // of replays
-  std::vector<const TileView*> group_tiles;  // reused, of the group in work
-  std::vector<uint32_t> words;               // reused: the programs that its tiles name
+  Bench ordinary, urgent;
+  PreparedPrograms prepared;              // of replays
+  std::vector<uint32_t> words;            // reused: the programs that a group's tiles name
+  std::vector<WaitingTile> urgent_group;  // reused
+  std::function<void()> between = [this] { preempt(); };
+  bool cut = false;                          // the group in work runs in pieces
+  Instant prefill_began;                     // of the group that is cut
+  Duration preempted{}, preempted_region{};  // of it, what went between, and the computing in that
+  const MoeBlock* urgent_block = nullptr;    // behind urgent.run, for its counts
 
   mutable std::mutex sessions_mutex;  // the I/O thread changes the list under it, others read
   std::vector<std::shared_ptr<Session>> sessions;
@@ -478,18 +527,20 @@ FfnWorker::~FfnWorker() {
   stop(Duration::zero());
 }
 
-Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& options, MoeBlock& block) {
+Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& options, MoeBlock& block,
+                                                     MoeBlock* urgent) {
   TANDEM_TRY(check_block(options.settings, block));
+  if (urgent != nullptr) TANDEM_TRY(check_block(options.settings, *urgent));
   return create(
-      options, [&block](const MoeRequest& request) { return block.run(request); }, &block);
+      options, [&block](const MoeRequest& request) { return block.run(request); }, &block, urgent);
 }
 
 Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& options, MoeRun run) {
-  return create(options, std::move(run), nullptr);
+  return create(options, std::move(run), nullptr, nullptr);
 }
 
 Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& options, MoeRun run,
-                                                     const MoeBlock* counted) {
+                                                     const MoeBlock* counted, MoeBlock* urgent) {
   TANDEM_TRY(options.settings.validate());
   if (options.rank > UINT16_MAX || options.slots_per_channel == 0 || options.max_waiting_tiles == 0) {
     return make_error(ErrorCode::invalid_argument,
@@ -506,10 +557,16 @@ Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& opt
       std::make_unique<Impl>(options, std::move(run), counted, std::move(listener), std::move(poller));
   const uint32_t max_rows =
       std::max({options.policy.max_decode_rows, options.policy.max_prefill_rows, kMaxTileRows});
-  TANDEM_ASSIGN(impl->batch, TileBatch::create(impl->options.settings, max_rows));
+  TANDEM_ASSIGN(impl->ordinary.batch, TileBatch::create(impl->options.settings, max_rows));
+  if (urgent != nullptr) {
+    impl->urgent_block = urgent;
+    impl->urgent.run = [urgent](const MoeRequest& request) { return urgent->run(request); };
+    TANDEM_ASSIGN(impl->urgent.batch, TileBatch::create(impl->options.settings, max_rows));
+  }
   TANDEM_ASSIGN(impl->prepared, PreparedPrograms::create(impl->options.settings));
   const size_t most_tiles = size_t{options.max_sessions} * options.slots_per_channel;
-  impl->group_tiles.reserve(most_tiles);
+  impl->ordinary.tiles.reserve(most_tiles);
+  impl->urgent.tiles.reserve(most_tiles);
   impl->words.reserve(most_tiles);
   Impl& state = *impl;
   state.io = std::thread([&state] { state.serve(); });

@@ -52,7 +52,10 @@ class FfnWorker {
  public:
   // `block` outlives the worker, which is its only user. Refused: a block that does not do what `settings`
   // say (gate, shared experts, dtypes, sums), an address that cannot be listened on.
-  static Result<std::unique_ptr<FfnWorker>> create(const FfnWorkerOptions& options, MoeBlock& block);
+  // `urgent`: another block of the same weights and options, which runs the decode groups that go between two
+  // pieces of a prefill group. Null: decode waits until the prefill group is done.
+  static Result<std::unique_ptr<FfnWorker>> create(const FfnWorkerOptions& options, MoeBlock& block,
+                                                   MoeBlock* urgent = nullptr);
   // The same with any function in the block's place; `run` is called by the compute thread only.
   static Result<std::unique_ptr<FfnWorker>> create(const FfnWorkerOptions& options, MoeRun run);
   // Like stop(0).
@@ -76,7 +79,7 @@ class FfnWorker {
  private:
   struct Impl;
   static Result<std::unique_ptr<FfnWorker>> create(const FfnWorkerOptions& options, MoeRun run,
-                                                   const MoeBlock* counted);
+                                                   const MoeBlock* counted, MoeBlock* urgent);
   explicit FfnWorker(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -30,11 +30,7 @@ bool TileQueue::push(WaitingTile& tile, uint32_t max_waiting) {
   return true;
 }
 
-bool TileQueue::take_group(std::vector<WaitingTile>& group) {
-  group.clear();
-  std::unique_lock lock(mutex_);
-  work_.wait(lock, [this] { return stopping_ || !tiles_.empty(); });
-  if (stopping_) return false;
+void TileQueue::view_tiles() {
   const Instant at = now();
   views_.clear();
   for (const WaitingTile& tile : tiles_) {
@@ -46,7 +42,9 @@ bool TileQueue::take_group(std::vector<WaitingTile>& group) {
                       .behind = microseconds_since(tile.arrived, at) /
                                 std::max(tile.session->mean_interval_us, kMinIntervalMicroseconds)});
   }
-  FfnScheduler::next(views_, policy_, served_, picked_);
+}
+
+void TileQueue::move_picked(std::vector<WaitingTile>& group) {
   for (const uint32_t index : picked_) {
     tiles_[index].session->pins.fetch_add(1);
     --tiles_[index].session->waiting_tiles;
@@ -54,7 +52,40 @@ bool TileQueue::take_group(std::vector<WaitingTile>& group) {
   }
   std::erase_if(tiles_,
                 [](const WaitingTile& tile) { return tile.session == nullptr; });  // the ones moved away
+}
+
+bool TileQueue::take_group(std::vector<WaitingTile>& group) {
+  group.clear();
+  std::unique_lock lock(mutex_);
+  work_.wait(lock, [this] { return stopping_ || !tiles_.empty(); });
+  if (stopping_) return false;
+  view_tiles();
+  FfnScheduler::next(views_, policy_, served_, picked_);
+  move_picked(group);
   computing_ = true;
+  return true;
+}
+
+bool TileQueue::take_preempting(double running_us, std::vector<WaitingTile>& group) {
+  group.clear();
+  const std::lock_guard lock(mutex_);
+  if (stopping_ || tiles_.empty()) return false;
+  view_tiles();
+  ServedTime so_far = served_;
+  so_far.add(/*prefill=*/true, running_us);
+  if (!FfnScheduler::preempts(views_, policy_, so_far)) return false;
+  // Of the decode tiles the group that would go next if they were alone.
+  decode_index_.clear();
+  size_t kept = 0;
+  for (uint32_t i = 0; i < views_.size(); ++i) {
+    if (is_prefill(views_[i].row_class)) continue;
+    decode_index_.push_back(i);
+    views_[kept++] = views_[i];
+  }
+  views_.resize(kept);
+  FfnScheduler::next(views_, policy_, so_far, picked_);
+  for (uint32_t& index : picked_) index = decode_index_[index];
+  move_picked(group);
   return true;
 }
 

@@ -30,6 +30,9 @@ class TileQueue {
   // Waits for tiles and moves the next group into `group` (cleared first), pinning their sessions. False
   // after `stop`.
   bool take_group(std::vector<WaitingTile>& group);
+  // While a prefill group is being computed, `running_us` so far: moves the decode group that goes between
+  // two of its pieces into `group` (cleared first), pinning their sessions. False: none does. Never waits.
+  bool take_preempting(double running_us, std::vector<WaitingTile>& group);
   // What a group took, for the classes' shares.
   void add_served(bool prefill, uint32_t microseconds);
 
@@ -54,13 +57,17 @@ class TileQueue {
  private:
   template <class Match>
   size_t drop(Match&& match);
+  // The mutex is held.
+  void view_tiles();
+  void move_picked(std::vector<WaitingTile>& group);
 
   const SchedulerPolicy policy_;
   mutable std::mutex mutex_;
   std::condition_variable work_;
   std::vector<WaitingTile> tiles_;
-  std::vector<QueuedTile> views_;  // reused
-  std::vector<uint32_t> picked_;   // reused
+  std::vector<QueuedTile> views_;       // reused
+  std::vector<uint32_t> picked_;        // reused
+  std::vector<uint32_t> decode_index_;  // reused
   ServedTime served_;
   bool computing_ = false;
   bool stopping_ = false;

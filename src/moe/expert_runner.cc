@@ -4,6 +4,23 @@
 #include <numeric>
 
 namespace tandem {
+
+namespace {
+
+// Weight of the newest piece in the measured speed: a machine that gets slower is seen within some pieces.
+constexpr double kMeasureWeight = 0.25;
+// Rows for which computing takes about as long as reading the weights.
+constexpr double kRowsPerRead = 16;
+
+// In weights read: a piece reads each weight, and computes with it for every row.
+double group_work(const ExpertGroup& group) {
+  const double weights = static_cast<double>(group.gate_up->rows) * group.gate_up->cols +
+                         static_cast<double>(group.down->rows) * group.down->cols;
+  return weights * (1 + group.count / kRowsPerRead);
+}
+
+}  // namespace
+
 namespace {
 
 size_t slot_output_bytes(const ExpertRunner::Sizes& sizes) {
@@ -35,12 +52,33 @@ Result<ExpertRunner> ExpertRunner::create(const Sizes& sizes, KernelRunner& runn
   created.slot_index_.resize(slots);
   created.identity_.resize(sizes.max_rows);
   std::iota(created.identity_.begin(), created.identity_.end(), 0u);
-  created.groups_.reserve(std::max(sizes.num_experts, 1u));
+  created.groups_.reserve(std::max(sizes.num_experts, 1u) + slots / kPieceRows);
   return created;
 }
 
+void ExpertRunner::run_in_pieces(uint32_t intermediate_size, ActivationView in, GroupedDownArgs down,
+                                 const std::function<void()>& between) {
+  const double limit = std::chrono::duration<double>(sizes_.piece_limit).count();
+  for (size_t begin = 0; begin < groups_.size();) {
+    double work = group_work(groups_[begin]);
+    size_t end = begin + 1;
+    // Before anything was measured a piece is one group.
+    while (seconds_per_work_ > 0 && end < groups_.size() &&
+           (work + group_work(groups_[end])) * seconds_per_work_ <= limit) {
+      work += group_work(groups_[end++]);
+    }
+    const Instant start = now();
+    run_groups(std::span(groups_).subspan(begin, end - begin), intermediate_size, in, down);
+    const double measured = seconds_since(start) / work;
+    seconds_per_work_ += (measured - seconds_per_work_) * (seconds_per_work_ > 0 ? kMeasureWeight : 1);
+    begin = end;
+    if (begin < groups_.size()) between();
+  }
+}
+
 ExpertRunner::Ran ExpertRunner::run_routed(std::span<const MlpWeights> experts, uint32_t rows,
-                                           ActivationView in, const RoutingView& routing) {
+                                           ActivationView in, const RoutingView& routing,
+                                           const std::function<void()>* between) {
   const uint32_t slots = rows * routing.top_k;
   std::fill(counts_.begin(), counts_.end(), 0u);
   for (uint32_t slot = 0; slot < slots; ++slot) {
@@ -63,8 +101,12 @@ ExpertRunner::Ran ExpertRunner::run_routed(std::span<const MlpWeights> experts, 
   for (size_t e = 0; e < experts.size(); ++e) {
     const uint32_t count = offsets_[e + 1] - offsets_[e];
     if (count == 0 || experts[e].empty()) continue;
-    groups_.push_back(
-        {&experts[e].gate_up, &experts[e].down, &row_index_[offsets_[e]], &slot_index_[offsets_[e]], count});
+    const uint32_t most = between != nullptr ? kPieceRows : count;
+    for (uint32_t first = 0; first < count; first += most) {
+      groups_.push_back({&experts[e].gate_up, &experts[e].down, &row_index_[offsets_[e] + first],
+                         &slot_index_[offsets_[e] + first], std::min(most, count - first)});
+    }
+    ++ran.experts;
     intermediate = std::max(intermediate, experts[e].down.cols);
     ran.slots += count;
   }
@@ -76,8 +118,11 @@ ExpertRunner::Ran ExpertRunner::run_routed(std::span<const MlpWeights> experts, 
   } else {
     down.out = slot_outputs_.as<float>();
   }
-  run_groups(groups_, intermediate, in, down);
-  ran.experts = static_cast<uint32_t>(groups_.size());
+  if (between != nullptr) {
+    run_in_pieces(intermediate, in, down, *between);
+  } else {
+    run_groups(groups_, intermediate, in, down);
+  }
   return ran;
 }
 

@@ -4,15 +4,20 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
 #include "base/buffer.h"
+#include "base/clock.h"
 #include "kernels/kernel_table.h"
 #include "moe/ffn_port.h"
 #include "moe/moe_weights.h"
 
 namespace tandem {
+
+// Rows of one expert that are never cut into two pieces: reading the weights costs more than so many rows.
+inline constexpr uint32_t kPieceRows = 64;
 
 class ExpertRunner {
  public:
@@ -25,6 +30,7 @@ class ExpertRunner {
     DType compute_dtype = DType::bf16;
     // Intermediate rows of one contribution of deterministic sums (slice_granule); 0: plain outputs.
     uint32_t contribution_rows = 0;
+    Duration piece_limit = std::chrono::milliseconds(1);  // of run_routed with `between`
   };
   static Result<ExpertRunner> create(const Sizes& sizes, KernelRunner& runner);
 
@@ -35,9 +41,12 @@ class ExpertRunner {
     uint32_t experts = 0;  // whose weights were streamed
     uint32_t slots = 0;    // that were computed
   };
+  // `between` is called between pieces of about piece_limit, as measured on earlier pieces; at least one
+  // group of at most kPieceRows rows is a piece. It must not use this runner.
   Ran run_routed(std::span<const MlpWeights> experts, uint32_t rows, ActivationView in,
-                 const RoutingView& routing);
-  // mlp_outputs()[row, :] = mlp applied to row, for rows 0 .. rows - 1, or for the rows that `row_index` names.
+                 const RoutingView& routing, const std::function<void()>* between = nullptr);
+  // mlp_outputs()[row, :] = mlp applied to row, for rows 0 .. rows - 1, or for the rows that `row_index`
+  // names.
   void run_mlp(const MlpWeights& mlp, uint32_t rows, ActivationView in);
   void run_mlp(const MlpWeights& mlp, std::span<const uint32_t> row_index, ActivationView in);
 
@@ -50,6 +59,8 @@ class ExpertRunner {
   static size_t bytes_per_row(const Sizes& sizes);
 
  private:
+  void run_in_pieces(uint32_t intermediate_size, ActivationView in, GroupedDownArgs down,
+                     const std::function<void()>& between);
   bool exact() const { return sizes_.contribution_rows != 0; }
   // `down`: where the outputs go.
   void run_groups(std::span<const ExpertGroup> groups, uint32_t intermediate_size, ActivationView in,
@@ -64,6 +75,7 @@ class ExpertRunner {
   std::vector<uint32_t> row_index_, slot_index_;  // [max_rows * top_k], grouped by expert
   std::vector<uint32_t> identity_;                // [max_rows]: 0, 1, 2, ...
   std::vector<ExpertGroup> groups_;
+  double seconds_per_work_ = 0;  // of pieces so far; 0: none was measured yet
 };
 
 }  // namespace tandem

@@ -12,9 +12,8 @@
 namespace tandem {
 namespace {
 
-// A larger batch is processed in pieces of this many bytes of scratch: enough rows that every expert of a
-// 128-expert layer sees tens of them, small enough not to matter beside the weights.
-constexpr size_t kScratchBytes = size_t{128} << 20;
+// MoeBlockOptions::scratch_bytes is by default enough rows that every expert of a 128-expert layer sees tens
+// of them, and small enough not to matter beside the weights.
 constexpr uint32_t kMinRows = 64;    // one wire tile
 constexpr uint32_t kMaxRows = 2048;  // beyond this a piece gains nothing
 
@@ -108,8 +107,9 @@ struct MoeBlock::Impl {
   }
 
   void run_piece(const MoeLayerWeights& layer, uint32_t rows, ActivationView in, const RoutingView& routing,
-                 bool partial, std::span<const uint8_t> shared_rows, std::byte* out) {
-    const ExpertRunner::Ran ran = experts.run_routed(layer.experts, rows, in, routing);
+                 bool partial, std::span<const uint8_t> shared_rows, const std::function<void()>* between,
+                 std::byte* out) {
+    const ExpertRunner::Ran ran = experts.run_routed(layer.experts, rows, in, routing, between);
     stats.experts_read += ran.experts;
     stats.expert_rows += ran.slots;
     const bool shared = run_shared_rows(layer, rows, in, partial, shared_rows);
@@ -220,11 +220,12 @@ Result<std::unique_ptr<MoeBlock>> MoeBlock::create(const MoeShape& shape,
   sizes.num_experts = shape.router.num_experts;
   sizes.top_k = shape.router.top_k;
   sizes.compute_dtype = options.compute_dtype;
+  sizes.piece_limit = options.piece_limit;
   if (options.sum_mode == SumMode::deterministic) {
     sizes.contribution_rows = slice_granule(shape.moe_intermediate_size);
   }
   sizes.max_rows = static_cast<uint32_t>(
-      std::clamp<size_t>(kScratchBytes / ExpertRunner::bytes_per_row(sizes), kMinRows, kMaxRows));
+      std::clamp<size_t>(options.scratch_bytes / ExpertRunner::bytes_per_row(sizes), kMinRows, kMaxRows));
   impl->max_rows = sizes.max_rows;
   TANDEM_ASSIGN(impl->experts, ExpertRunner::create(sizes, runner));
   if (is_quantized(options.activation_format)) {
@@ -293,7 +294,7 @@ Status MoeBlock::run(const MoeRequest& request) {
     }
     const auto shared_rows =
         request.shared_rows.empty() ? request.shared_rows : request.shared_rows.subspan(first, rows);
-    impl.run_piece(layer, rows, in, routing, request.partial, shared_rows,
+    impl.run_piece(layer, rows, in, routing, request.partial, shared_rows, request.between,
                    request.out.data + impl.reply_offset(first));
   });
   return {};

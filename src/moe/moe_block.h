@@ -8,10 +8,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
 #include "base/buffer.h"
+#include "base/clock.h"
 #include "kernels/kernel_table.h"
 #include "moe/ffn_port.h"
 #include "moe/moe_weights.h"
@@ -37,6 +39,10 @@ struct MoeBlockOptions {
   // to eight bits again. Not with `routes`: the router must see the rows before they are rounded.
   ActivationFormat activation_format = ActivationFormat::plain;
   DType reply_dtype = DType::bf16;  // f64 when deterministic
+  // Buffers: a larger batch is processed a part of its rows at a time.
+  size_t scratch_bytes = size_t{128} << 20;
+  // What one piece of a request with `between` takes, as measured so far: what a decode group waits for.
+  Duration piece_limit = std::chrono::milliseconds(1);
 };
 
 struct MoeRequest {
@@ -45,12 +51,15 @@ struct MoeRequest {
   ActivationView in;  // [rows, hidden] in the activation format
   RoutingRef routing;
   Buffer out;  // [rows, hidden] of the reply dtype, contiguous
-  // A part of what rows need: the routing came along wherever the gate is, slots of other ranks weigh 0, and a
-  // row may have no slot here at all.
+  // A part of what rows need: the routing came along wherever the gate is, slots of other ranks weigh 0, and
+  // a row may have no slot here at all.
   bool partial = false;
   // [rows], of a part: 1 where this rank adds the row's shared experts; empty: nowhere. Ignored where this
   // block runs none.
   std::span<const uint8_t> shared_rows = {};
+  // Called between pieces of the routed experts' work: some experts, or some rows of one, in a time near
+  // piece_limit. Bits do not depend on it. It must not call this block. Null: all at once.
+  const std::function<void()>* between = nullptr;
 };
 
 struct MoeStats {

@@ -248,7 +248,8 @@ TEST(MoeBlock, ExpertsHeldElsewhereWeighNothing) {
   EXPECT_EQ(sum, want);
 }
 
-// Rows whose shared experts are added here without a slot, and the reverse; the block routes by itself otherwise.
+// Rows whose shared experts are added here without a slot, and the reverse; the block routes by itself
+// otherwise.
 TEST(MoeBlock, PartsWithTheirSharedRowsAddUpToTheWhole) {
   BlockUnderTest whole(true, true, SumMode::deterministic);
   const auto want = whole.run<double>(0, kRows, NoRouting{});
@@ -271,7 +272,8 @@ TEST(MoeBlock, PartsWithTheirSharedRowsAddUpToTheWhole) {
     request.rows = kRows;
     request.in = whole.in();
     request.routing = RoutingView{whole.ids, weights, kTopK};
-    request.out = {reinterpret_cast<std::byte*>(part.data()), part.size() * sizeof(double), MemorySpace::host};
+    request.out = {reinterpret_cast<std::byte*>(part.data()), part.size() * sizeof(double),
+                   MemorySpace::host};
     request.partial = true;
     request.shared_rows = shared_rows;
     const Status status = whole.block->run(request);
@@ -454,6 +456,44 @@ TEST(MoeBlock, QuantizedRowsAreUsedAsTheyCome) {
                                            " activations where the router is"),
               std::string::npos)
         << routing.error().message;
+  }
+}
+
+// A request in pieces, other work of the same weights between them: no bit changes, and the caller is asked
+// between any two.
+TEST(MoeBlock, PiecesChangeNoBitAndLetOthersIn) {
+  for (const SumMode mode : {SumMode::plain, SumMode::deterministic}) {
+    BlockUnderTest setup(true, true, mode);
+    const std::vector<const MoeLayerWeights*> layers = {nullptr, &setup.layer.weights};
+    MoeBlockOptions options = setup.block->options();
+    options.piece_limit = Duration::zero();  // every group is a piece
+    auto pieces = MoeBlock::create(setup.layer.shape(), layers, options, setup.runner);
+    auto urgent = MoeBlock::create(setup.layer.shape(), layers, options, setup.runner);
+    ASSERT_TRUE(pieces.has_value() && urgent.has_value());
+    const size_t bytes = dtype_bytes(options.reply_dtype, size_t{kRows} * kHidden);
+    std::vector<std::byte> whole(bytes), cut(bytes), other(bytes);
+    MoeRequest request;
+    request.layer = 1;
+    request.rows = kRows;
+    request.in = setup.in();
+    request.out = {whole.data(), bytes, MemorySpace::host};
+    ASSERT_TRUE(setup.block->run(request).has_value());
+    int asked = 0;
+    MoeRequest small = request;
+    small.rows = 3;
+    small.out = {other.data(), bytes, MemorySpace::host};
+    const std::function<void()> between = [&] {
+      ++asked;
+      EXPECT_TRUE((*urgent)->run(small).has_value());
+    };
+    request.between = &between;
+    request.out = {cut.data(), bytes, MemorySpace::host};
+    ASSERT_TRUE((*pieces)->run(request).has_value());
+    EXPECT_EQ(asked + 1, static_cast<int>((*pieces)->stats().experts_read)) << "once between two experts";
+    EXPECT_GT(asked, 1);
+    EXPECT_EQ(cut, whole);
+    const size_t three = dtype_bytes(options.reply_dtype, size_t{3} * kHidden);
+    EXPECT_TRUE(std::equal(other.begin(), other.begin() + static_cast<std::ptrdiff_t>(three), whole.begin()));
   }
 }
 
