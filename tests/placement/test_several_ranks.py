@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.conftest import ARITH, BINARY, M2N, TandemServer, start_ffn_ranks
+from tests.conftest import ARITH, BINARY, M2N, FfnRank, TandemServer, start_ffn_ranks
 
 QUESTIONS = [f"Tom has {a} apples and buys {b} more." for a, b in zip(range(3, 15), range(40, 28, -1))]
 
@@ -25,9 +25,11 @@ def expected(tandem_server):
     return [answer(server, question) for question in QUESTIONS]
 
 
-@pytest.mark.parametrize("attention_ranks,ffn_ranks,transport", ((2, 2, "shm"), (2, 2, "tcp"), (3, 2, "shm"), (1, 4, "tcp")))
-def test_attention_ranks_share_ffn_ranks(attention_ranks, ffn_ranks, transport, expected, tmp_path):
-    ranks = start_ffn_ranks(transport, ffn_ranks, tmp_path, "--deterministic", "--threads", "1")
+@pytest.mark.parametrize("attention_ranks,ffn_ranks,transport,placement",
+                         ((2, 2, "shm", "expert"), (2, 2, "tcp", "expert"), (3, 2, "shm", "expert"), (1, 4, "tcp", "expert"), (2, 3, "tcp", "slice")))
+def test_attention_ranks_share_ffn_ranks(attention_ranks, ffn_ranks, transport, placement, expected, tmp_path):
+    """Only FFN ranks are told the placement: attention knows it from the pieces that they state."""
+    ranks = start_ffn_ranks(transport, ffn_ranks, tmp_path, "--deterministic", "--threads", "1", "--placement", placement)
     servers = []
     try:
         for rank in range(attention_ranks):
@@ -46,6 +48,20 @@ def test_attention_ranks_share_ffn_ranks(attention_ranks, ffn_ranks, transport, 
     finally:
         for server in servers:
             server.stop()
+        for ffn in ranks:
+            ffn.close()
+
+
+def test_ranks_of_different_placements_stop_the_start_by_name(tmp_path):
+    ranks = [FfnRank("tcp://127.0.0.1:0", tmp_path, "--placement", placement, rank=rank, ranks=2)
+             for rank, placement in enumerate(("slice", "expert"))]
+    try:
+        done = subprocess.run([BINARY, "attention", "--model", str(ARITH), "--ffn", ",".join(ffn.address for ffn in ranks), "--port", "0", *M2N],
+                              capture_output=True, text=True, timeout=60)
+        assert done.returncode != 0
+        # Rank 0 has the lower half of every expert, rank 1 the second half of the experts, whole.
+        assert "layer 1, expert 8, rows 0..64 of rank 1 overlaps rows up to 32 of another piece; replicas must be copies" in done.stderr
+    finally:
         for ffn in ranks:
             ffn.close()
 
