@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "cli/command.h"
-#include "cli/config_file.h"
+#include "cli/setting_sources.h"
 #include "cli/support.h"
 
 namespace tandem {
@@ -81,26 +81,6 @@ class CommandParser {
   Written written_;
 };
 
-// file < environment < flag; only the keys that the command takes are read from the last two.
-Result<void> apply(Settings& settings, const Command& command, const Written& written) {
-  OptionSet options = settings.declare();
-  for (const auto& [key, value] : written) {
-    if (key == "config") TANDEM_TRY(options.set(key, value, "--config"));
-  }
-  if (!settings.config.empty()) TANDEM_TRY(read_config_file(settings.config, options));
-  for (const Option& option : options.options()) {
-    const char* value = command.takes(option.key) ? std::getenv(option.environment().c_str()) : nullptr;
-    if (value != nullptr) TANDEM_TRY(options.set(option.key, value, option.environment()));
-  }
-  for (const auto& [key, value] : written) TANDEM_TRY(options.set(key, value, options.find(key)->flag()));
-  if (settings.engine.balanced_routing && command.name.starts_with("eval")) {
-    return make_error(ErrorCode::unsupported, "engine.balanced_routing: true with " + command.name +
-                                                  " is not supported; use false: no answer means anything "
-                                                  "when the gate is not followed");
-  }
-  return validate(settings);
-}
-
 void apply_log_level(const std::string& level) {
   set_log_level(level == "debug"     ? LogLevel::debug
                 : level == "warning" ? LogLevel::warning
@@ -133,14 +113,18 @@ int unknown_command(const std::string& word) {
 
 int run(const CommandParser& parser) {
   Settings settings;
-  if (parser.command().set_defaults) parser.command().set_defaults(settings);
-  const Result<void> applied = apply(settings, parser.command(), parser.written());
+  const Command& command = parser.command();
+  if (command.set_defaults) command.set_defaults(settings);
+  const auto applied = apply_sources(
+      settings, {command.name, parser.written(), [&](const std::string& key) { return command.takes(key); },
+                 [](const char* name) { return std::getenv(name); }});
   if (!applied) {
     std::fprintf(stderr, "tandem: %s\n", applied.error().message.c_str());
     return kExitUsage;
   }
   apply_log_level(settings.engine.log_level);
-  const Result<int> status = parser.command().run(settings);
+  for (const std::string& note : *applied) log_info(note);
+  const Result<int> status = command.run(settings);
   return status ? *status : fail(status.error());
 }
 
@@ -212,8 +196,9 @@ std::string configuration_reference() {
       "# Configuration\n\n"
       "Written by `tandem configuration`; do not edit. A key stands in the YAML file that `--config` names, "
       "as a flag and\n"
-      "as an environment variable; a flag goes before the environment, and the environment before the file. "
-      "JSON is YAML.\n\n"
+      "as an environment variable; a flag goes before the environment, the environment before what vLLM's "
+      "JSON says\n"
+      "(`docs/afd-plugin.md`), and that before the file. JSON is YAML.\n\n"
       "| key | flag | environment | values | default | meaning |\n| --- | --- | --- | --- | --- | --- |\n";
   const auto cell = [](std::string value) {
     for (size_t at = value.find('|'); at != std::string::npos; at = value.find('|', at + 2))

@@ -104,8 +104,10 @@ Status answer_sample(const Settings& settings, const TextModel& text, Engine& en
 }  // namespace
 
 Result<int> run_serve(Settings& settings) {
-  if (settings.afd.role == "ffn")
-    return make_error(ErrorCode::invalid_argument, "afd.role: ffn does not serve HTTP; use tandem ffn");
+  if (settings.afd.role == "ffn") {
+    log_info("afd.role is ffn: this process serves attention ranks, and no HTTP");
+    return run_ffn(settings);
+  }
   if (settings.afd.role == "attention") return run_attention(settings);
   if (!settings.afd.attention.empty()) return serve_in_front(settings);
   return serve(settings, {});

@@ -60,17 +60,18 @@ std::vector<Command> make_commands() {
        "Starts the FFN processes, loads attention here, prints the ranks and one answered question, then "
        "serves\n"
        "until Ctrl-C.  Example: tandem up --model models/arith --attention 1 --ffn 1 --transport shm",
-       with({"afd.", "serving.", "up."}),
+       with({"afd.", "serving.", "up.", "vllm.enforce_eager", "vllm.compilation_config"}),
        split_only_addresses,
        "model",
        {},
        run_up});
   table.push_back({"serve",
                    "serve the OpenAI API: colocated, or as the front of attention ranks (--attention)",
+                   "With afd.role attention or ffn (in a file, or in --additional-config): that half.\n"
                    "Example: tandem serve --model models/arith --port 8000\n"
                    "In front of ranks: tandem serve --model models/arith --attention "
                    "tcp://10.0.0.2:7100,tcp://10.0.0.3:7100",
-                   with({"afd.", "serving."}),
+                   with({"afd.", "serving.", "vllm."}),
                    {"afd.listen", "afd.keep_serving"},
                    "model",
                    {},
@@ -82,7 +83,7 @@ std::vector<Command> make_commands() {
                    "Several ranks: --connector m2n --compute-gate-on-attention --ffn "
                    "tcp://10.0.0.2:7000,tcp://10.0.0.3:7000\n"
                    "For a front: --attention-listen tcp://127.0.0.1:7100 (tandem serve --attention ...)",
-                   with({"afd.", "serving."}),
+                   with({"afd.", "serving.", "vllm."}),
                    {"afd.attention", "afd.listen", "afd.role", "afd.ffn_rank", "afd.keep_serving"},
                    "model",
                    {},
@@ -93,7 +94,7 @@ std::vector<Command> make_commands() {
        "Prints `ready ADDRESS` when it listens and its weights are loaded.\n"
        "Example: tandem ffn --model models/arith --listen tcp://127.0.0.1:7000\n"
        "One of several: --connector m2n --compute-gate-on-attention --num-ffn-ranks 2 --ffn-rank 1",
-       with({"afd."}),
+       with({"afd.", "vllm."}),
        {"afd.attention", "afd.attention_listen", "afd.attention_rank", "afd.ffn", "afd.role",
         "afd.connect_timeout_s"},
        "model",
@@ -105,20 +106,22 @@ std::vector<Command> make_commands() {
                    "afd.attention and\n"
                    "afd.ffn, and a rank listens at its own. The front is tandem serve with the same file.\n"
                    "Example: srun -n 4 tandem rank --config cluster.yaml",
-                   with({"afd.", "serving."}),
+                   with({"afd.", "serving.", "vllm.enforce_eager", "vllm.compilation_config"}),
                    {"afd.attention_rank", "afd.ffn_rank", "afd.listen", "afd.attention_listen"},
                    "model",
                    {},
                    run_rank});
-  table.push_back({"generate", "continue one prompt, or a file of prompts, and end",
-                   "With --json: the tokens and a hash of the logits' bits, equal for equal runs.\n"
-                   "Example: tandem generate --model models/arith --chat --prompt 'Tom has 3 apples ...'",
-                   with({"afd.", "serving.", "up.", "generate."}), of_a_server, "model", colocated_by_default,
-                   run_generate});
-  table.push_back({"eval gsm8k", "answer the questions of a GSM8K-format file and score them",
-                   "Example: tandem eval gsm8k --model models/arith --data models/arith/heldout.jsonl",
-                   with({"afd.", "serving.", "up.", "eval."}), of_a_server, "model", colocated_by_default,
-                   run_eval_gsm8k});
+  table.push_back(
+      {"generate", "continue one prompt, or a file of prompts, and end",
+       "With --json: the tokens and a hash of the logits' bits, equal for equal runs.\n"
+       "Example: tandem generate --model models/arith --chat --prompt 'Tom has 3 apples ...'",
+       with({"afd.", "serving.", "up.", "generate.", "vllm.enforce_eager", "vllm.compilation_config"}),
+       of_a_server, "model", colocated_by_default, run_generate});
+  table.push_back(
+      {"eval gsm8k", "answer the questions of a GSM8K-format file and score them",
+       "Example: tandem eval gsm8k --model models/arith --data models/arith/heldout.jsonl",
+       with({"afd.", "serving.", "up.", "eval.", "vllm.enforce_eager", "vllm.compilation_config"}),
+       of_a_server, "model", colocated_by_default, run_eval_gsm8k});
   table.push_back({"eval parity",
                    "compare a model folder with the reference outputs that lie beside it",
                    "Float32 by default: logits within 1e-3, equal routing and equal greedy tokens.\n"

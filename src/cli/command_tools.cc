@@ -13,6 +13,7 @@
 #include "cli/doctor.h"
 #include "cli/ffn_host.h"
 #include "cli/model_folder.h"
+#include "cli/plugin_config.h"
 #include "cli/support.h"
 #include "model/inspect.h"
 #include "model/parity.h"
@@ -93,6 +94,7 @@ Result<int> run_doctor(Settings& settings) {
 }
 
 Result<int> run_configuration(Settings& settings) {
+  if (settings.configuration.plugin) return print(plugin_connector_table() + "\n" + plugin_key_table());
   return print(settings.configuration.matrix ? support_matrix() : configuration_reference());
 }
 

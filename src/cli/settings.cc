@@ -150,8 +150,17 @@ OptionSet Settings::declare() {
       "eval.cover", eval.cover, {"pairs", "values"},
       "What the cells of a pruned matrix cover: each pair of values that goes together, or each value.");
 
+  set.text("vllm.additional_config", vllm.additional_config,
+           "JSON of vLLM's AFD plugin, {\"afd\": {...}}: its keys are translated (docs/afd-plugin.md).");
+  set.boolean("vllm.enforce_eager", vllm.enforce_eager, "The same as afd.execution: eager.");
+  set.text("vllm.compilation_config", vllm.compilation_config,
+           "JSON with cudagraph_mode, cudagraph_capture_sizes and max_cudagraph_capture_size "
+           "(docs/afd-plugin.md).");
+
   set.boolean("configuration.matrix", configuration.matrix,
               "Print the support matrix (in docs/features.md) instead.");
+  set.boolean("configuration.plugin", configuration.plugin,
+              "Print how the AFD plugin's keys are translated (in docs/afd-plugin.md) instead.");
   return set;
 }
 

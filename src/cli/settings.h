@@ -82,8 +82,15 @@ struct EvalSettings {
   std::string cover = "pairs";
 };
 
+// vLLM's own words, translated by cli/setting_sources.h.
+struct VllmSettings {
+  std::string additional_config;
+  bool enforce_eager = false;
+  std::string compilation_config;
+};
+
 struct ConfigurationSettings {
-  bool matrix = false;
+  bool matrix = false, plugin = false;
 };
 
 struct Settings {
@@ -96,6 +103,7 @@ struct Settings {
   UpSettings up;
   GenerateSettings generate;
   EvalSettings eval;
+  VllmSettings vllm;
   ConfigurationSettings configuration;
 
   // Declares every option. The set points into *this.

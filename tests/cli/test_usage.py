@@ -107,7 +107,7 @@ def test_the_configuration_reference_is_current():
     assert run("configuration").stdout == (ROOT / "docs" / "configuration.md").read_text()
 
 
-def test_the_support_matrix_is_current():
-    features = (ROOT / "docs" / "features.md").read_text()
-    begin, end = "<!-- support matrix: begin -->\n", "<!-- support matrix: end -->\n"
-    assert run("configuration", "--matrix").stdout == features.split(begin)[1].split(end)[0]
+@pytest.mark.parametrize("page,marker,flag", (("features.md", "support matrix", "--matrix"), ("afd-plugin.md", "plugin keys", "--plugin")))
+def test_generated_tables_in_the_docs_are_current(page, marker, flag):
+    text = (ROOT / "docs" / page).read_text()
+    assert run("configuration", flag).stdout == text.split(f"<!-- {marker}: begin -->\n")[1].split(f"<!-- {marker}: end -->\n")[0]
