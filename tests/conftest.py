@@ -37,11 +37,12 @@ class Reply:
 class TandemServer:
     """A running `tandem`: its URL once it is ready, and raw requests to it."""
 
-    def __init__(self, arguments, directory):
+    def __init__(self, arguments, directory, environment=None):
         self.arguments = [BINARY, *arguments]
         self.log_path = directory / "stderr.log"
         self.log = self.log_path.open("w")
-        self.process = subprocess.Popen(self.arguments, stdout=subprocess.PIPE, stderr=self.log, text=True)
+        self.process = subprocess.Popen(self.arguments, stdout=subprocess.PIPE, stderr=self.log, text=True,
+                                        env={**os.environ, **(environment or {})})
         self.stdout = []
         self.url = None
         self.listening_url = None

@@ -221,6 +221,48 @@ bool eventually(const std::function<bool()>& condition) {
   return condition();
 }
 
+// x and y are free, whether y divides the experts or not: 64, 10 and 7 over one to four FFN ranks.
+TEST(M2n, AnyShapeWithAnyNumberOfExperts) {
+  const std::pair<uint32_t, uint32_t> shapes[] = {{1, 1}, {2, 1}, {1, 3}, {1, 4}, {3, 2}, {4, 4}};
+  for (const uint32_t experts : {64u, 10u, 7u}) {
+    Placement placement = on_attention();
+    placement.num_experts = experts;
+    for (const auto& [attention, ffn] : shapes) {
+      const std::string shape = std::to_string(attention) + "A" + std::to_string(ffn) + "F, " +
+                                std::to_string(experts) + " experts";
+      Pool pool(placement, "inproc", ffn);
+      std::vector<std::unique_ptr<MultiRankFfn>> ports;
+      std::vector<std::unique_ptr<Work>> works;
+      for (uint32_t rank = 0; rank < attention; ++rank) {
+        ports.push_back(pool.connect(rank));
+        ASSERT_NE(ports.back(), nullptr) << shape;
+        for (const uint32_t rows : {1u, 70u, 0u, 5u + rank})
+          works.push_back(std::make_unique<Work>(pool.reference,
+                                                 static_cast<LayerIndex>(1 + works.size() % 2), rows,
+                                                 static_cast<uint32_t>(works.size() + 1)));
+      }
+      std::atomic<size_t> exact{0};
+      std::vector<std::thread> clients;
+      for (uint32_t rank = 0; rank < attention; ++rank) {
+        clients.emplace_back([&, rank] {
+          for (size_t i = 0; i < 4; ++i) {
+            Work& work = *works[rank * 4 + i];
+            if (run_one(*ports[rank], work).has_value() && work.output_is_exact()) ++exact;
+          }
+        });
+      }
+      for (std::thread& client : clients) client.join();
+      EXPECT_EQ(exact.load(), works.size()) << shape;
+      uint64_t rows = 0;
+      for (const auto& worker : pool.workers) {
+        EXPECT_EQ(worker->stats().sessions_opened, attention) << shape;
+        rows += worker->stats().rows;
+      }
+      EXPECT_GE(rows, attention * 76u) << shape;  // each row to one owner at least
+    }
+  }
+}
+
 TEST(M2n, PlainSumsAreWithinRounding) {
   Pool pool(on_attention(SumMode::plain, DType::f32), "inproc", 3);
   const auto port = pool.connect();

@@ -34,6 +34,7 @@ struct Placement {
   DType dtype = DType::bf16;
   SumMode sum_mode = SumMode::plain;
   ActivationFormat format = ActivationFormat::plain;
+  uint32_t num_experts = kExperts;
 };
 
 inline constexpr ActivationFormat kQuantizedFormats[] = {ActivationFormat::fp8, ActivationFormat::mxfp8,
@@ -44,19 +45,19 @@ class SplitModel {
  public:
   explicit SplitModel(const Placement& placement, const ExpertShare& held = {})
       : pool_(1), runner_(*KernelRunner::create(**choose_kernel_table(), pool_)), placement_(placement) {
-    router_.num_experts = kExperts;
+    router_.num_experts = placement.num_experts;
     router_.top_k = kTopK;
     router_.score = RouterScore::sigmoid;
     router_.has_bias = true;
     router_.renormalize = true;
     router_.scaling_factor = 2.5f;
     for (MoeLayerWeights& layer : layers_) {
-      layer.router = matrix(PackArrangement::plain, kExperts, kHidden);
-      for (uint32_t expert = 0; expert < kExperts; ++expert) {
+      layer.router = matrix(PackArrangement::plain, placement.num_experts, kHidden);
+      for (uint32_t expert = 0; expert < placement.num_experts; ++expert) {
         layer.experts.push_back(mlp(kIntermediate, held.rows.within(kIntermediate)));
         layer.router_bias.push_back(0.1f * static_cast<float>(expert % 3));
       }
-      for (uint32_t expert = 0; expert < kExperts; ++expert) {
+      for (uint32_t expert = 0; expert < placement.num_experts; ++expert) {
         if (!held.contains(expert)) layer.experts[expert] = {};
       }
       layer.shared = mlp(kShared, {0, kShared});
@@ -82,7 +83,7 @@ class SplitModel {
     settings.hidden_size = kHidden;
     settings.num_layers = 3;
     settings.vocab_size = kVocab;
-    settings.num_experts = kExperts;
+    settings.num_experts = placement_.num_experts;
     settings.top_k = kTopK;
     settings.moe_intermediate_size = kIntermediate;
     settings.shared_intermediate_size = kShared;

@@ -68,15 +68,41 @@ struct ApiServer::Impl {
       const std::lock_guard lock(mutex);
       body = {{"status", "loading"}, {"reason", stage}, {"progress", progress}};
       response.status = 503;
-    } else if (const Status state = served->engine->health(); !state) {
-      body = {{"status", "degraded"}, {"reason", state.error().message}};
-      response.status = 503;
     } else {
-      body = {{"status", "ok"}};
+      const Status state = served->engine->health();
+      const std::vector<EngineRank> ranks = served->engine->ranks();
+      std::string lost;  // a front serves on while a rank does, and says what it misses
+      for (const EngineRank& rank : ranks) {
+        if (!rank.health) lost += (lost.empty() ? "" : "; ") + rank.health.error().message;
+      }
+      if (!state) response.status = 503;
+      if (!state || !lost.empty()) {
+        body = {{"status", "degraded"}, {"reason", state ? lost : state.error().message}};
+      } else {
+        body = {{"status", "ok"}};
+      }
+      if (!ranks.empty()) body["ranks"] = rank_list(ranks);
     }
     if (response.status == 503) response.headers.emplace_back("retry-after", "1");
     response.body = body.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
     writer->respond(std::move(response));
+  }
+
+  static Json rank_list(const std::vector<EngineRank>& ranks) {
+    Json list = Json::array();
+    for (const EngineRank& rank : ranks) {
+      Json entry = {{"role", "attention"},
+                    {"rank", rank.rank},
+                    {"name", rank.name},
+                    {"ready", rank.health.has_value()},
+                    {"running", rank.stats.running},
+                    {"waiting", rank.stats.waiting},
+                    {"kv_blocks", rank.stats.kv_blocks_total},
+                    {"kv_blocks_used", rank.stats.kv_blocks_used}};
+      if (!rank.health) entry["reason"] = rank.health.error().message;
+      list.push_back(std::move(entry));
+    }
+    return list;
   }
 
   static Json model_object(const ServedModel& served) {

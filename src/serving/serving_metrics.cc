@@ -75,6 +75,35 @@ void append_engine(const Engine& engine, std::vector<MetricFamily>& out) {
           stats.ffn_wait_seconds);
 }
 
+// What a front knows of each of its ranks, with the rank as a label.
+void append_ranks(const Engine& engine, std::vector<MetricFamily>& out) {
+  const std::vector<EngineRank> ranks = engine.ranks();
+  if (ranks.empty()) return;
+  const auto family = [&](const char* name, const char* help, MetricType type, auto value) {
+    MetricFamily each{name, help, type, {}};
+    for (const EngineRank& rank : ranks) {
+      prometheus::ClientMetric metric;
+      metric.label = {{"rank", std::to_string(rank.rank)}};
+      (type == MetricType::Counter ? metric.counter.value : metric.gauge.value) =
+          static_cast<double>(value(rank));
+      each.metric.push_back(std::move(metric));
+    }
+    out.push_back(std::move(each));
+  };
+  family("tandem_attention_rank_ready", "1 when the rank serves", MetricType::Gauge,
+         [](const EngineRank& rank) { return rank.health ? 1 : 0; });
+  family("tandem_attention_rank_requests_running", "Sequences in the rank's batch", MetricType::Gauge,
+         [](const EngineRank& rank) { return rank.stats.running; });
+  family("tandem_attention_rank_requests_waiting", "Sequences in the rank's queue", MetricType::Gauge,
+         [](const EngineRank& rank) { return rank.stats.waiting; });
+  family("tandem_attention_rank_kv_blocks", "Blocks of the rank's KV pool", MetricType::Gauge,
+         [](const EngineRank& rank) { return rank.stats.kv_blocks_total; });
+  family("tandem_attention_rank_kv_blocks_used", "Blocks of the rank's KV pool in use", MetricType::Gauge,
+         [](const EngineRank& rank) { return rank.stats.kv_blocks_used; });
+  family("tandem_attention_rank_finished_total", "Sequences that the rank has ended by stop or length",
+         MetricType::Counter, [](const EngineRank& rank) { return rank.stats.finished; });
+}
+
 }  // namespace
 
 struct ServingMetrics::Impl {
@@ -140,7 +169,10 @@ std::string ServingMetrics::text(const Engine* engine) const {
   std::vector<MetricFamily> families = impl_->registry.Collect();
   families.push_back(
       single("tandem_ready", "1 once the model is loaded", MetricType::Gauge, engine != nullptr ? 1 : 0));
-  if (engine != nullptr) append_engine(*engine, families);
+  if (engine != nullptr) {
+    append_engine(*engine, families);
+    append_ranks(*engine, families);
+  }
   return prometheus::TextSerializer().Serialize(families);
 }
 
