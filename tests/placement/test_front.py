@@ -5,11 +5,12 @@ import concurrent.futures
 import json
 import socket
 import subprocess
+import time
 
 import openai
 import pytest
 
-from tests.conftest import ARITH, BINARY, M2N, TandemServer
+from tests.conftest import ARITH, BINARY, M2N, WAIT_LIMIT_S, TandemServer
 
 QUESTIONS = [f"Tom has {a} apples and buys {b} more." for a, b in zip(range(3, 15), range(40, 28, -1))]
 SHARED = ("--deterministic", "--threads", "1", *M2N)
@@ -83,7 +84,10 @@ def test_five_processes_by_hand_in_reverse_order(ranks, expected):
                     *SHARED)
     front.wait_ready()
     check_answers(front, expected)
-    assert min(finished_by_rank(front)) > 0, "one rank got nothing"
+    deadline = time.monotonic() + WAIT_LIMIT_S
+    while min(finished_by_rank(front)) == 0:  # counts come every 100 ms
+        assert time.monotonic() < deadline, "one rank got nothing"
+        time.sleep(0.05)
     health = front.request("GET", "/health").json()
     assert health["status"] == "ok" and [rank["ready"] for rank in health["ranks"]] == [True, True]
 
@@ -114,7 +118,7 @@ def test_ranks_of_a_launcher(launcher, ranks, expected, tmp_path):
     front = ranks.start("front", "serve", "--config", str(cluster))
     processes = [ranks.start(f"process{rank}", "rank", "--config", str(cluster), environment=LAUNCHERS[launcher](rank)) for rank in range(4)]
     front.wait_ready()
-    check_answers(front, expected[:4] + expected[4:])
+    check_answers(front, expected)
     ready = ["".join(process.wait_ready().stdout) for process in processes]
     for text, role, address in zip(ready, ("attention", "attention", "ffn", "ffn"), (a0, a1, f0, f1)):
         assert role in text and address in text, text
