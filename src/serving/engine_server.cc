@@ -19,7 +19,8 @@ namespace {
 
 constexpr size_t kReceiveBatch = 16;
 constexpr uint64_t kListenerKey = 0;
-// How long a refusal may take to reach the front before the connection is dropped.
+// How long a refusal, or a goodbye and what was sent before it, may take to reach the front before the
+// connection is dropped.
 constexpr Duration kLinger = std::chrono::milliseconds(200);
 // A request beside its prompt: biases, stop tokens, id. Far above what the API takes.
 constexpr size_t kMaxRequestOverhead = size_t{4} << 20;
@@ -73,15 +74,28 @@ struct EngineServer::Impl {
       }
       bell->awake();
     }
-    for (const auto& session : sessions) {
-      if (session->phase == Phase::closed) continue;
-      (void)send_engine_message(*session->endpoint, Channel::control,
-                                EngineHead::wrap(EngineMessage::goodbye, {}));
-      session->endpoint->poll({});
-      close(*session, "this rank stops");
-    }
+    say_goodbye();
     sessions.clear();
     num_fronts.store(0);
+  }
+
+  // A front leaves when it has read what was sent; one that does not is left after a while.
+  void say_goodbye() {
+    for (const auto& session : sessions) {
+      if (session->phase == Phase::serving)
+        (void)send_engine_message(*session->endpoint, Channel::control,
+                                  EngineHead::wrap(EngineMessage::goodbye, {}));
+    }
+    const auto reads = [](const auto& session) {
+      std::array<Incoming, kReceiveBatch> dropped;
+      return session->phase == Phase::serving &&
+             (session->endpoint->poll(dropped) > 0 || session->endpoint->peer() == PeerState::alive);
+    };
+    for (const Instant limit = now() + kLinger; now() < limit && std::ranges::count_if(sessions, reads) > 0;)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (const auto& session : sessions) {
+      if (session->phase != Phase::closed) close(*session, "this rank stops");
+    }
   }
 
   bool has_work(Session& session) {

@@ -66,6 +66,7 @@ struct RemoteEngine::Impl final : EventLayout::Visitor {
   std::thread io;
   std::unique_ptr<Endpoint> endpoint;  // the I/O thread's
   bool blocked = false;                // the I/O thread's: what waits has found no credit
+  bool said_goodbye = false;           // the I/O thread's: the rank has
   Instant last_waiting_log{};
 
   mutable std::mutex mutex;

@@ -93,6 +93,7 @@ Status RemoteEngine::Impl::connect_once() {
     link = Link::greeting;
     state = {};
   }
+  said_goodbye = false;
   TANDEM_TRY(send_engine_message(*endpoint, Channel::control,
                                  IdentityLayout::encode(EngineMessage::hello, options.identity)));
   return greet(now() + options.handshake_limit);
@@ -180,6 +181,14 @@ void RemoteEngine::Impl::serve() {
   if (count == 0 && endpoint->peer() != PeerState::alive) {
     return lose({ErrorCode::unavailable, fmt::format("connection {}", peer_state_name(endpoint->peer()))});
   }
+  if (said_goodbye && count == 0) {
+    bool idle = false;
+    {
+      const std::lock_guard lock(mutex);
+      idle = sinks.empty();
+    }
+    if (idle) return lose({ErrorCode::unavailable, "it has stopped"});
+  }
   if (pump() || count != 0) return;
   bell->will_sleep();
   bool work = false;
@@ -211,8 +220,14 @@ Status RemoteEngine::Impl::on_message(const Incoming& incoming) {
       reason = {ErrorCode::unavailable, label + " is stopping"};
       return {};
     }
-    case EngineMessage::goodbye:
-      return make_error(ErrorCode::unavailable, "it has stopped");
+    case EngineMessage::goodbye: {
+      // Channels are not ordered: events that were sent before may still come. `serve` leaves when they have.
+      const std::lock_guard lock(mutex);
+      link = Link::draining;
+      reason = {ErrorCode::unavailable, label + " has stopped"};
+      said_goodbye = true;
+      return {};
+    }
     case EngineMessage::refuse: {
       Error error = ErrorLayout::decode(message.body);
       return make_error(error.code, "refused: " + error.message);
