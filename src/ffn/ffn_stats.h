@@ -6,6 +6,14 @@
 
 namespace tandem {
 
+// Of a rank that sends rows to other ranks. Counts since the start.
+struct ExchangeStats {
+  uint64_t groups = 0, alltoall = 0, allgather = 0;  // groups that had to exchange, and how
+  uint64_t rows_sent = 0;                            // to other ranks
+  uint64_t exchange_us = 0;                          // between own compute and the last answer
+  uint64_t failed_tiles = 0;
+};
+
 // Counts since the start.
 struct FfnStats {
   uint64_t sessions_opened = 0, sessions_closed = 0, sessions_refused = 0;
@@ -23,6 +31,7 @@ struct FfnStats {
   uint64_t eager_groups = 0, graph_replays = 0, graph_padded_replays = 0, graph_misses = 0, graph_warmups = 0;
   // What the compute thread spent on groups beside computing, and the I/O thread on requests. Nanoseconds.
   uint64_t host_ns_eager = 0, host_ns_replay = 0, request_ns = 0;
+  ExchangeStats exchange;
   // Of the block (0 with another function in its place): (row, expert) pairs computed, and experts whose
   // weights were streamed for them, summed over calls. Their quotient is what merging is for: rows per expert
   // and read.

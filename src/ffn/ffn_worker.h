@@ -1,5 +1,6 @@
-// FfnWorker: the FFN role. It listens, shakes hands with attention clients, queues their tiles by layer and
-// class, merges what waits into grouped products, and answers with times. It never reads a weight file: the
+// FfnWorker: the FFN role. It listens, shakes hands with attention clients and other FFN ranks, queues their
+// tiles by layer and class, merges what waits into grouped products, and answers with times. With several FFN
+// ranks under p2p or auto it is home to rows whose experts others hold: see home_groups.h. It never reads a weight file: the
 // caller loads the model and gives it the block that computes.
 //
 // Threads: two of its own. The I/O thread accepts, receives, keeps liveness and sends what had to wait; it
@@ -15,7 +16,9 @@
 #include "afd/split_settings.h"
 #include "base/clock.h"
 #include "ffn/ffn_scheduler.h"
+#include "ffn/exchange_links.h"
 #include "ffn/ffn_stats.h"
+#include "ffn/home_groups.h"
 #include "ffn/tile_batch.h"
 #include "moe/expert_map.h"
 #include "moe/moe_block.h"
@@ -27,6 +30,10 @@ struct FfnWorkerOptions {
   uint32_t rank = 0;
   SplitSettings settings;
   std::vector<Piece> pieces;       // what this rank holds: held_pieces(...)
+  // Of all FFN ranks, in order of rank; needed by connectors p2p and auto with several ranks, whose FFN ranks
+  // exchange rows. The own address is not used.
+  std::vector<std::string> ffn_addresses;
+  ExchangeKind exchange = ExchangeKind::automatic;
   uint32_t slots_per_channel = 8;  // credits in each direction, for each client; equal on both sides
   uint32_t max_sessions = 64;
   // Tiles of one client that may wait here; one that sends more gets resource_exhausted for the excess.
@@ -57,7 +64,9 @@ class FfnWorker {
   static Result<std::unique_ptr<FfnWorker>> create(const FfnWorkerOptions& options, MoeBlock& block,
                                                    MoeBlock* urgent = nullptr);
   // The same with any function in the block's place; `run` is called by the compute thread only.
-  static Result<std::unique_ptr<FfnWorker>> create(const FfnWorkerOptions& options, MoeRun run);
+  // `route`: where the gate is here and ranks exchange; by the compute thread as well.
+  static Result<std::unique_ptr<FfnWorker>> create(const FfnWorkerOptions& options, MoeRun run,
+                                                   MoeRoute route = {});
   // Like stop(0).
   ~FfnWorker();
 
@@ -79,7 +88,7 @@ class FfnWorker {
  private:
   struct Impl;
   static Result<std::unique_ptr<FfnWorker>> create(const FfnWorkerOptions& options, MoeRun run,
-                                                   const MoeBlock* counted, MoeBlock* urgent);
+                                                   MoeRoute route, const MoeBlock* counted, MoeBlock* urgent);
   explicit FfnWorker(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

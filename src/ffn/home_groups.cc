@@ -6,6 +6,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/region_time.h"
+
 namespace tandem {
 namespace {
 
@@ -49,12 +51,8 @@ struct HomeGroups::Group {
 };
 
 HomeGroups::HomeGroups(const SplitSettings& settings, ExchangeKind kind, ExchangeLinks& exchange,
-                       MoeRoute route, std::function<void(WaitingTile&)> done)
-    : settings_(settings),
-      kind_(kind),
-      exchange_(exchange),
-      route_(std::move(route)),
-      done_(std::move(done)) {}
+                       std::function<void(WaitingTile&)> done)
+    : settings_(settings), kind_(kind), exchange_(exchange), done_(std::move(done)) {}
 
 HomeGroups::~HomeGroups() {
   fail_all({ErrorCode::unavailable, "this rank stops"});
@@ -70,7 +68,8 @@ HomeGroups::Group* HomeGroups::acquire() {
   return group;
 }
 
-HomeGroups::Group* HomeGroups::begin(std::span<WaitingTile> tiles, Instant start) {
+HomeGroups::Group* HomeGroups::begin(std::span<WaitingTile> tiles, Instant start,
+                                      const MoeRoute& route) {
   Group* group = acquire();
   group->started = group->own_done = start;
   group->serial = next_serial_++;
@@ -78,7 +77,7 @@ HomeGroups::Group* HomeGroups::begin(std::span<WaitingTile> tiles, Instant start
   group->tiles.clear();
   Status sent = gather(*group, tiles);
   for (WaitingTile& tile : tiles) group->tiles.push_back(std::move(tile));
-  if (sent) sent = dispatch(*group);
+  if (sent) sent = dispatch(*group, route);
   if (sent) sent = send_parts(*group);
   if (sent) return group;
   fail(group, sent.error());
@@ -117,7 +116,7 @@ Status HomeGroups::gather(Group& group, std::span<WaitingTile> tiles) {
   return {};
 }
 
-Status HomeGroups::dispatch(Group& group) {
+Status HomeGroups::dispatch(Group& group, const MoeRoute& route) {
   const uint32_t top_k = settings_.top_k;
   if (settings_.gate_on_attention) {
     // Again, on the copy: the peer may still write the memory that its tile lies in.
@@ -125,7 +124,7 @@ Status HomeGroups::dispatch(Group& group) {
   } else {
     group.ids.resize(size_t{group.rows} * top_k);
     group.weights.resize(group.ids.size());
-    TANDEM_TRY(route_(group.layer, group.rows, group.in, group.ids, group.weights));
+    TANDEM_TRY(route(group.layer, group.rows, group.in, group.ids, group.weights));
   }
   TANDEM_TRY(exchange_.dispatcher().prepare(group.layer, group.rows, group.routing(top_k), group.prepared));
   group.kind = choose_exchange(kind_, group.prepared, exchange_.own_part());
@@ -249,6 +248,7 @@ void HomeGroups::finish(Group* group) {
     }
     partials_.push_back(rows.empty() ? nullptr : sums);
   }
+  const RegionTimer timer;
   add_partials(group->prepared, partials_, settings_.hidden_size, settings_.reply_dtype, group->out.data());
   const Instant end = now();
   stats_.exchange_us += microseconds_since(group->own_done, end);

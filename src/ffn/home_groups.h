@@ -14,6 +14,7 @@
 
 #include "base/buffer.h"
 #include "ffn/exchange_links.h"
+#include "ffn/ffn_stats.h"
 #include "ffn/tile_queue.h"
 
 namespace tandem {
@@ -26,30 +27,23 @@ inline constexpr uint32_t kMaxHomeGroups = 64;
 using MoeRoute = std::function<Status(LayerIndex layer, uint32_t rows, ActivationView in,
                                       std::span<int32_t> ids, std::span<float> weights)>;
 
-// Counts since the start.
-struct HomeStats {
-  uint64_t groups = 0, alltoall = 0, allgather = 0;  // groups that had to exchange, and how
-  uint64_t rows_sent = 0;                            // to other ranks
-  uint64_t exchange_us = 0;                          // between own compute and the last answer
-  uint64_t failed_tiles = 0;
-};
-
 class HomeGroups {
  public:
   struct Group;
 
   // `done`: a tile was answered; its session may be let go.
-  HomeGroups(const SplitSettings& settings, ExchangeKind kind, ExchangeLinks& exchange, MoeRoute route,
+  HomeGroups(const SplitSettings& settings, ExchangeKind kind, ExchangeLinks& exchange,
              std::function<void(WaitingTile&)> done);
   ~HomeGroups();
 
   bool has_room() const { return parked() < kMaxHomeGroups; }
   size_t parked() const { return parked_.size(); }
-  const HomeStats& stats() const { return stats_; }
+  const ExchangeStats& stats() const { return stats_; }
 
   // Takes the tiles over (of one layer and class, none a part), routes them and sends their parts. Null: it could
   // not be done, and the tiles were answered with the reason.
-  Group* begin(std::span<WaitingTile> tiles, Instant start);
+  // While a group's own part is being computed, another may begin and be done.
+  Group* begin(std::span<WaitingTile> tiles, Instant start, const MoeRoute& route);
   // What this rank computes of a group: its sums are wanted in the order of the tile. Null: nothing.
   const TileView* own_part(const Group& group) const;
   // The own part is computed (`sums`: its output, empty when there was none). Answers the tiles when no other
@@ -65,7 +59,7 @@ class HomeGroups {
  private:
   Group* acquire();
   Status gather(Group& group, std::span<WaitingTile> tiles);
-  Status dispatch(Group& group);
+  Status dispatch(Group& group, const MoeRoute& route);
   Status send_parts(Group& group);
   Status ask(Group& group, size_t part);
   void on_answer(uint32_t rank, const Completion& answer);
@@ -75,13 +69,12 @@ class HomeGroups {
   const SplitSettings& settings_;
   const ExchangeKind kind_;
   ExchangeLinks& exchange_;
-  const MoeRoute route_;
   const std::function<void(WaitingTile&)> done_;
   std::vector<std::unique_ptr<Group>> groups_;  // all that were ever needed at once
   std::vector<Group*> free_, parked_;
   std::vector<const std::byte*> partials_;  // scratch
   uint32_t next_serial_ = 0;
-  HomeStats stats_;
+  ExchangeStats stats_;
 };
 
 }  // namespace tandem

@@ -5,10 +5,12 @@
 
 namespace tandem {
 
-Result<TileBatch> TileBatch::create(const SplitSettings& settings, uint32_t max_rows) {
+Result<TileBatch> TileBatch::create(const SplitSettings& settings, uint32_t max_rows,
+                                    ExchangeLinks* exchange) {
   TileBatch batch;
   batch.settings_ = &settings;
   batch.max_rows_ = max_rows;
+  batch.exchange_ = exchange;
   const size_t values = size_t{max_rows} * settings.hidden_size;
   TANDEM_ASSIGN(batch.rows_in_, OwnedBuffer::allocate(dtype_bytes(settings.activation_dtype, values)));
   if (is_quantized(settings.activation_format)) {
@@ -23,7 +25,7 @@ Result<TileBatch> TileBatch::create(const SplitSettings& settings, uint32_t max_
   return batch;
 }
 
-void TileBatch::gather_routing(std::span<const TileView* const> tiles, MoeRequest& request) {
+Status TileBatch::gather_routing(std::span<const TileView* const> tiles, MoeRequest& request) {
   size_t count = 0;
   uint32_t rows = 0;
   for (const TileView* tile : tiles) {
@@ -33,6 +35,14 @@ void TileBatch::gather_routing(std::span<const TileView* const> tiles, MoeReques
     } else if (const auto* routing = std::get_if<RoutingView>(&tile->routing)) {
       std::ranges::copy(routing->ids, ids_.begin() + static_cast<std::ptrdiff_t>(count));
       std::ranges::copy(routing->weights, weights_.begin() + static_cast<std::ptrdiff_t>(count));
+      if (tile->part.by_map()) {
+        const auto ids = std::span<const int32_t>(ids_).subspan(count, routing->ids.size());
+        const auto weights = std::span(weights_).subspan(count, routing->ids.size());
+        whole_weights_.assign(weights.begin(), weights.end());
+        const RoutingView whole{ids, whole_weights_, settings_->top_k};
+        TANDEM_TRY(check_routing_values(whole, tile->header.rows, *settings_, tile->part));
+        TANDEM_TRY(exchange_->take_own(tile->header.layer, tile->header.rows, whole, weights));
+      }
       count += routing->ids.size();
     }
     // A whole row wants its shared experts here.
@@ -51,6 +61,7 @@ void TileBatch::gather_routing(std::span<const TileView* const> tiles, MoeReques
   } else {
     request.routing = NoRouting{};
   }
+  return {};
 }
 
 Status TileBatch::run(std::span<const TileView* const> tiles, const MoeRun& run) {
@@ -64,7 +75,7 @@ Status TileBatch::run(std::span<const TileView* const> tiles, const MoeRun& run)
   const size_t scale_bytes = scale_row_bytes(settings_->activation_format, settings_->hidden_size);
   size_t done = 0;
   for (const TileView* tile : tiles) {
-    gather_rows(tile->in, {}, tile->header.rows, settings_->hidden_size, rows_in_.data() + done * row_bytes,
+    gather_rows(tile->in, tile->part.row_index, tile->header.rows, settings_->hidden_size, rows_in_.data() + done * row_bytes,
                 scales_in_.data() + done * scale_bytes);
     done += tile->header.rows;
   }
@@ -77,7 +88,7 @@ Status TileBatch::run(std::span<const TileView* const> tiles, const MoeRun& run)
     request.in.scales = scales_in_.data();
     request.in.scale_stride = scale_cols(settings_->activation_format, settings_->hidden_size);
   }
-  gather_routing(tiles, request);
+  TANDEM_TRY(gather_routing(tiles, request));
   request.out = {rows_out_.data(), dtype_bytes(settings_->reply_dtype, size_t{rows} * settings_->hidden_size),
                  MemorySpace::host};
   TANDEM_TRY(run(request));
@@ -98,7 +109,7 @@ Status TileBatch::run_in_place(const TileView& tile, Buffer out, const MoeRun& r
   request.layer = tile.header.layer;
   request.rows = tile.header.rows;
   request.in = tile.in;
-  gather_routing({&one, 1}, request);
+  TANDEM_TRY(gather_routing({&one, 1}, request));
   request.out = out;
   return run(request);
 }

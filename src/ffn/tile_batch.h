@@ -9,6 +9,7 @@
 
 #include "afd/tile_frame.h"
 #include "base/buffer.h"
+#include "ffn/exchange_links.h"
 #include "moe/moe_block.h"
 
 namespace tandem {
@@ -18,8 +19,10 @@ using MoeRun = std::function<Status(const MoeRequest&)>;
 
 class TileBatch {
  public:
-  // `max_rows` bounds the rows of one gather.
-  static Result<TileBatch> create(const SplitSettings& settings, uint32_t max_rows);
+  // `max_rows` bounds the rows of one gather. `exchange`: says what is this rank's of a part by map; null: there
+  // are none.
+  static Result<TileBatch> create(const SplitSettings& settings, uint32_t max_rows,
+                                  ExchangeLinks* exchange = nullptr);
 
   // Tiles of one layer with at most max_rows rows together, parts among them only if all carry a routing.
   // Afterwards output(i) holds tile i's [rows,
@@ -34,9 +37,11 @@ class TileBatch {
 
  private:
   // Sets the routing of `request`, and what makes it a part if one of the tiles is one.
-  void gather_routing(std::span<const TileView* const> tiles, MoeRequest& request);
+  Status gather_routing(std::span<const TileView* const> tiles, MoeRequest& request);
 
   const SplitSettings* settings_ = nullptr;
+  ExchangeLinks* exchange_ = nullptr;
+  std::vector<float> whole_weights_;  // of one part by map
   uint32_t max_rows_ = 0;
   OwnedBuffer rows_in_;         // [max_rows, hidden]
   OwnedBuffer scales_in_;       // [max_rows, scale_cols]; empty when activations are plain

@@ -1,6 +1,7 @@
 #include "ffn/tile_queue.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tandem {
 namespace {
@@ -8,6 +9,10 @@ namespace {
 // Weight of the newest interval in a client's mean: follows a change of load within some twenty tiles.
 constexpr double kPaceWeight = 0.1;
 constexpr double kMinIntervalMicroseconds = 100;  // tiles of one request arrive together; that is no pace
+
+bool may_go(const WaitingTile& tile, bool homes) {
+  return homes || tile.tile.part.is_partial();
+}
 
 }  // namespace
 
@@ -30,10 +35,14 @@ bool TileQueue::push(WaitingTile& tile, uint32_t max_waiting) {
   return true;
 }
 
-void TileQueue::view_tiles() {
+void TileQueue::view_tiles(bool homes) {
   const Instant at = now();
   views_.clear();
-  for (const WaitingTile& tile : tiles_) {
+  tile_of_.clear();
+  for (uint32_t i = 0; i < tiles_.size(); ++i) {
+    const WaitingTile& tile = tiles_[i];
+    if (!may_go(tile, homes)) continue;
+    tile_of_.push_back(i);
     const Duration waited = at - tile.arrived;
     views_.push_back({.layer = tile.tile.header.layer,
                       .row_class = static_cast<RowClass>(tile.tile.header.row_class),
@@ -45,7 +54,8 @@ void TileQueue::view_tiles() {
 }
 
 void TileQueue::move_picked(std::vector<WaitingTile>& group) {
-  for (const uint32_t index : picked_) {
+  for (const uint32_t picked : picked_) {
+    const uint32_t index = tile_of_[picked];
     tiles_[index].session->pins.fetch_add(1);
     --tiles_[index].session->waiting_tiles;
     group.push_back(std::move(tiles_[index]));
@@ -54,23 +64,26 @@ void TileQueue::move_picked(std::vector<WaitingTile>& group) {
                 [](const WaitingTile& tile) { return tile.session == nullptr; });  // the ones moved away
 }
 
-bool TileQueue::take_group(std::vector<WaitingTile>& group) {
+bool TileQueue::take_group(std::vector<WaitingTile>& group, bool homes) {
   group.clear();
   std::unique_lock lock(mutex_);
-  work_.wait(lock, [this] { return stopping_ || !tiles_.empty(); });
+  const auto may_start = [homes](const WaitingTile& tile) { return may_go(tile, homes); };
+  work_.wait(lock, [&] { return stopping_ || woken_ || std::ranges::any_of(tiles_, may_start); });
   if (stopping_) return false;
-  view_tiles();
+  if (std::exchange(woken_, false)) return true;
+  view_tiles(homes);
   FfnScheduler::next(views_, policy_, served_, picked_);
   move_picked(group);
   computing_ = true;
   return true;
 }
 
-bool TileQueue::take_preempting(double running_us, std::vector<WaitingTile>& group) {
+bool TileQueue::take_preempting(double running_us, std::vector<WaitingTile>& group, bool homes) {
   group.clear();
   const std::lock_guard lock(mutex_);
   if (stopping_ || tiles_.empty()) return false;
-  view_tiles();
+  view_tiles(homes);
+  if (views_.empty()) return false;
   ServedTime so_far = served_;
   so_far.add(/*prefill=*/true, running_us);
   if (!FfnScheduler::preempts(views_, policy_, so_far)) return false;
@@ -127,6 +140,14 @@ bool TileQueue::idle() const {
 void TileQueue::group_done() {
   const std::lock_guard lock(mutex_);
   computing_ = false;
+}
+
+void TileQueue::wake() {
+  {
+    const std::lock_guard lock(mutex_);
+    woken_ = true;
+  }
+  work_.notify_all();
 }
 
 void TileQueue::stop() {

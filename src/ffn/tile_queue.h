@@ -27,12 +27,16 @@ class TileQueue {
   // False: the session has `max_waiting` tiles here already; the tile stays with the caller.
   bool push(WaitingTile& tile, uint32_t max_waiting);
 
-  // Waits for tiles and moves the next group into `group` (cleared first), pinning their sessions. False
-  // after `stop`.
-  bool take_group(std::vector<WaitingTile>& group);
+  // Waits for tiles and moves the next group into `group` (cleared first), pinning their sessions. Without
+  // `homes`, tiles that are no part stay, and so nobody's part ever waits for a home. Returns with an empty
+  // group after `wake`. False after `stop`.
+  bool take_group(std::vector<WaitingTile>& group, bool homes = true);
   // While a prefill group is being computed, `running_us` so far: moves the decode group that goes between
   // two of its pieces into `group` (cleared first), pinning their sessions. False: none does. Never waits.
-  bool take_preempting(double running_us, std::vector<WaitingTile>& group);
+  bool take_preempting(double running_us, std::vector<WaitingTile>& group, bool homes = true);
+  // Ends a wait in take_group, or the next one. Any thread, under any lock that take_group's caller does not
+  // take meanwhile.
+  void wake();
   // What a group took, for the classes' shares.
   void add_served(bool prefill, uint32_t microseconds);
 
@@ -58,7 +62,7 @@ class TileQueue {
   template <class Match>
   size_t drop(Match&& match);
   // The mutex is held.
-  void view_tiles();
+  void view_tiles(bool homes);
   void move_picked(std::vector<WaitingTile>& group);
 
   const SchedulerPolicy policy_;
@@ -66,10 +70,12 @@ class TileQueue {
   std::condition_variable work_;
   std::vector<WaitingTile> tiles_;
   std::vector<QueuedTile> views_;       // reused
+  std::vector<uint32_t> tile_of_;       // reused: the tile behind a view
   std::vector<uint32_t> picked_;        // reused
   std::vector<uint32_t> decode_index_;  // reused
   ServedTime served_;
   bool computing_ = false;
+  bool woken_ = false;
   bool stopping_ = false;
 };
 

@@ -1,0 +1,293 @@
+// The I/O thread of FfnWorker: accepts, receives, keeps sessions and their handshakes, never computes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/log.h"
+#include "ffn/ffn_worker_impl.h"
+
+namespace tandem {
+namespace {
+
+constexpr size_t kReceiveBatch = 16;
+
+// How long a refusal may take to reach the peer before the connection is dropped.
+constexpr Duration kLinger = std::chrono::milliseconds(200);
+
+}  // namespace
+
+void FfnWorker::Impl::serve() {
+  while (!done()) {
+    bool busy = accept_all();
+    for (const auto& session : sessions) busy = service(session) || busy;
+    reap();
+    if (stopping.load()) drain_step();
+    if (exchanges() && !exchange->is_ready()) {
+      const Status ready = exchange->ready();
+      if (!ready && ready.error().code != ErrorCode::unavailable) note_misfit(ready.error());
+    }
+    if (busy) spin.found();
+    if (busy || spin.again()) continue;
+    for (const auto& session : sessions) {
+      if (session->phase() != Session::Phase::closed && !session->endpoint().arm()) busy = true;
+    }
+    if (busy) continue;
+    std::array<uint64_t, 8> ready;
+    poller.wait(options.heartbeat_interval / 2, ready);
+  }
+  close_all();
+}
+
+void FfnWorker::Impl::close_all() {
+  for (const auto& session : sessions) {
+    if (session->phase() == Session::Phase::closed) continue;
+    (void)send_plain(session->endpoint(), FrameKind::goodbye, session->id(), self.incarnation);
+    session->endpoint().poll({});
+    close_session(session, "this rank stops");
+  }
+  abandoning.store(true);
+  queue.wake();
+  while (!sessions.empty()) {  // the compute thread may hold tiles of them for one more group
+    reap();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+bool FfnWorker::Impl::done() {
+  if (!stopping.load()) return false;
+  const auto serving = [](const auto& session) { return session->phase() == Session::Phase::serving; };
+  return now() >= drain_until || std::ranges::none_of(sessions, serving);
+}
+
+void FfnWorker::Impl::drain_step() {
+  if (drain_told) return;
+  drain_told = true;
+  for (const auto& session : sessions) {
+    if (session->phase() == Session::Phase::serving) {
+      (void)send_plain(session->endpoint(), FrameKind::drain, session->id(), self.incarnation);
+    } else if (session->phase() == Session::Phase::handshake) {
+      refuse(session, {ErrorCode::unavailable, "this rank is stopping"});
+    }
+  }
+}
+
+bool FfnWorker::Impl::accept_all() {
+  bool any = false;
+  while (true) {
+    auto accepted = listener->accept();
+    if (!accepted) {
+      log_warning("accept: " + accepted.error().message);
+      return any;
+    }
+    if (*accepted == nullptr) {
+      if (const auto mismatch = listener->take_mismatch()) note_misfit(*mismatch);
+      return any;
+    }
+    any = true;
+    const uint64_t id = uint64_t{self.incarnation} << 32 | next_session++;
+    auto session =
+        std::make_shared<Session>(id, std::move(*accepted), options.settings, self, options.pieces, admission);
+    session->phase_limit = now() + options.hello_limit;
+    if (!poller.add(session->endpoint().fd(), id)) {
+      log_warning(session->peer_text() + ": no file descriptors left, connection dropped");
+      continue;
+    }
+    {
+      const std::lock_guard lock(sessions_mutex);
+      sessions.push_back(session);
+    }
+    if (stopping.load()) {
+      refuse(session, {ErrorCode::unavailable, "this rank is stopping"});
+    } else if (sessions.size() > options.max_sessions) {
+      refuse(session,
+             {ErrorCode::resource_exhausted, fmt::format("{} clients are connected, max_sessions is {}",
+                                                         sessions.size() - 1, options.max_sessions)});
+    }
+  }
+}
+
+bool FfnWorker::Impl::service(const std::shared_ptr<Session>& session) {
+  if (session->phase() == Session::Phase::closed) return false;
+  std::array<Incoming, kReceiveBatch> incoming;
+  const size_t count = session->endpoint().poll(incoming);
+  for (size_t i = 0; i < count; ++i) on_message(session, incoming[i]);
+  for (size_t i = 0; i < count; ++i) incoming[i].lease = Lease();
+  if (session->phase() == Session::Phase::closed) return true;
+  if (count == 0 && session->endpoint().peer() != PeerState::alive) {
+    close_session(session, fmt::format("connection {}", peer_state_name(session->endpoint().peer())));
+    return true;
+  }
+  if (session->phase() == Session::Phase::handshake) {
+    const bool was_done = session->handshake().done();
+    const Status pumped = session->handshake().pump(session->endpoint());
+    if (!pumped) refuse(session, pumped.error());
+    if (!was_done && session->handshake().done()) open_session(session);
+  }
+  session->pump_replies();
+  if (session->phase() != Session::Phase::serving && now() >= session->phase_limit) {
+    const bool late = session->phase() == Session::Phase::handshake;
+    close_session(session, late ? "no finished handshake in time" : "refused");
+  }
+  return count != 0;
+}
+
+void FfnWorker::Impl::open_session(const std::shared_ptr<Session>& session) {
+  session->set_phase(Session::Phase::serving);
+  log_info(fmt::format("{} connected over {}, session {:#x}", session->peer_text(),
+                       session->endpoint().caps().transport, session->id()));
+  const std::lock_guard lock(stats_mutex);
+  ++stats.sessions_opened;
+}
+
+void FfnWorker::Impl::on_message(const std::shared_ptr<Session>& session, Incoming& incoming) {
+  if (session->phase() == Session::Phase::closing || session->phase() == Session::Phase::closed) return;
+  const auto frame = parse_frame(incoming.lease.bytes());
+  if (!frame) {
+    // What this release does not know, before anything was agreed: the peer is of another one.
+    if (frame.error().code == ErrorCode::unsupported && !session->handshake().greeted()) {
+      session->misfit = {ErrorCode::invalid_argument,
+                         fmt::format("{} (there: {}, here: {})", frame.error().message,
+                                     session->peer_text(), self.text())};
+    }
+    return refuse(session, frame.error());
+  }
+  const FrameKind kind = frame->header.kind;
+  const bool bulk = kind == FrameKind::ffn_request || kind == FrameKind::canary;
+  if (incoming.channel != (bulk ? session->channel() : Channel::control)) {
+    return refuse(session, {ErrorCode::invalid_argument,
+                            fmt::format("{} over the wrong channel", frame_kind_name(kind))});
+  }
+  if (kind == FrameKind::goodbye) return close_session(session, "goodbye");
+  if (session->phase() == Session::Phase::handshake) {
+    const Status handled = session->handshake().on_frame(*frame, session->endpoint());
+    if (handled) return;
+    if (handled.error().code == ErrorCode::cancelled)
+      return close_session(session, handled.error().message);
+    if (session->handshake().misfit()) session->misfit = handled.error();
+    return refuse(session, handled.error());
+  }
+  if (frame->header.session != session->id() || frame->header.incarnation != self.incarnation) {
+    return refuse(
+        session,
+        {ErrorCode::invalid_argument,
+         fmt::format("session {:#x} of incarnation {:#x}; this is session {:#x} of {:#x}: say hello again",
+                     frame->header.session, frame->header.incarnation, session->id(), self.incarnation)});
+  }
+  switch (kind) {
+    case FrameKind::ffn_request:
+      return on_request(session, *frame, incoming);
+    case FrameKind::cancel:
+      return count_cancelled(queue.drop_request(*session, frame->header));
+    case FrameKind::refuse:
+      return close_session(session, "refused: " + read_error(*frame).message);
+    default:
+      return refuse(session, {ErrorCode::invalid_argument,
+                              fmt::format("{} in an open session", frame_kind_name(kind))});
+  }
+}
+
+void FfnWorker::Impl::on_request(const std::shared_ptr<Session>& session, const FrameView& frame, Incoming& incoming) {
+  const Instant arrived = now();
+  const auto tile = read_request(frame, options.settings);
+  if (!tile) return reject(session, frame.header, tile.error(), incoming);
+  if (const Status fits = check_work(*session, *tile); !fits)
+    return reject(session, frame.header, fits.error(), incoming);
+  if (frame.header.rows == 0) {
+    {
+      const std::lock_guard lock(stats_mutex);
+      ++stats.zero_row_tiles;
+    }
+    return session->reply(frame.header, {}, {}, std::move(incoming.lease));
+  }
+  {
+    const std::lock_guard lock(stats_mutex);
+    stats.request_ns += static_cast<uint64_t>(std::chrono::nanoseconds(now() - arrived).count());
+  }
+  WaitingTile waiting{session, std::move(incoming.lease), *tile, arrived};
+  if (queue.push(waiting, options.max_waiting_tiles)) return;
+  incoming.lease = std::move(waiting.lease);
+  reject(session, frame.header,
+         {ErrorCode::resource_exhausted,
+          fmt::format("{} tiles of this client wait already, its quota", options.max_waiting_tiles)},
+         incoming);
+}
+
+Status FfnWorker::Impl::check_work(const Session& session, const TileView& tile) const {
+  const auto refusal = [](std::string message) {
+    return make_error(ErrorCode::invalid_argument, std::move(message));
+  };
+  const bool from_ffn = session.channel() == Channel::exchange;
+  const auto* routing = std::get_if<RoutingView>(&tile.routing);
+  if (!tile.part.is_partial()) {
+    if (from_ffn) return refusal("whole rows from an FFN rank: FFN ranks send parts (flag partial)");
+    if (exchanges()) return exchange->ready();
+    if (options.settings.num_ffn_ranks > 1) {
+      return refusal("whole rows, and this rank does not exchange: connector m2n sends parts (flag partial)");
+    }
+    return routing == nullptr ? Status{} : held.check(tile.header.layer, *routing);
+  }
+  if (!from_ffn && !options.settings.gate_on_attention) {
+    return refusal("a part (flag partial) from attention, and the gate is on FFN: send whole rows");
+  }
+  if (!tile.part.by_map()) return held.check(tile.header.layer, *routing);
+  if (!from_ffn) return refusal("flag by_map from attention: only FFN ranks share a map");
+  TANDEM_TRY(exchange->ready());
+  if (tile.header.map_epoch == exchange->map_epoch()) return {};
+  return refusal(fmt::format("expert map {:#x} there, {:#x} here: the ranks state other experts than before",
+                             tile.header.map_epoch, exchange->map_epoch()));
+}
+
+void FfnWorker::Impl::reject(const std::shared_ptr<Session>& session, const FrameHeader& header, const Error& error,
+            Incoming& incoming) {
+  {
+    const std::lock_guard lock(stats_mutex);
+    ++stats.tiles_refused;
+  }
+  session->reply_error(header, {}, error, std::move(incoming.lease));
+}
+
+void FfnWorker::Impl::refuse(const std::shared_ptr<Session>& session, const Error& error) {
+  log_warning(fmt::format("{}: refused: {}", session->peer_text(), error.message));
+  count_cancelled(queue.drop_session(*session));
+  (void)send_refuse(session->endpoint(), session->id(), self.incarnation, error);
+  session->set_phase(Session::Phase::closing);
+  session->phase_limit = now() + kLinger;
+  const std::lock_guard lock(stats_mutex);
+  ++stats.sessions_refused;
+}
+
+void FfnWorker::Impl::close_session(const std::shared_ptr<Session>& session, const std::string& why) {
+  const size_t dropped = queue.drop_session(*session);
+  count_cancelled(dropped);
+  if (session->phase() == Session::Phase::serving) {
+    log_info(fmt::format("{} left ({}), {} waiting tiles dropped", session->peer_text(), why, dropped));
+    const std::lock_guard lock(stats_mutex);
+    ++stats.sessions_closed;
+  } else {
+    log_info(fmt::format("{}: connection ended: {}", session->peer_text(), why));
+  }
+  poller.remove(session->endpoint().fd());
+  session->close();
+  if (session->misfit) note_misfit(*session->misfit);
+}
+
+void FfnWorker::Impl::note_misfit(const Error& error) {
+  const std::lock_guard lock(stats_mutex);
+  if (stats.sessions_opened == 0 && !misfit) misfit = error;
+}
+
+void FfnWorker::Impl::count_cancelled(size_t tiles) {
+  if (tiles == 0) return;
+  const std::lock_guard lock(stats_mutex);
+  stats.tiles_cancelled += tiles;
+}
+
+void FfnWorker::Impl::reap() {
+  const std::lock_guard lock(sessions_mutex);
+  std::erase_if(sessions, [](const std::shared_ptr<Session>& session) {
+    return session->phase() == Session::Phase::closed && session->pins.load() == 0;
+  });
+}
+
+}  // namespace tandem
