@@ -38,7 +38,8 @@ TEST(Connector, ADeploymentWithoutFfnRanksIsRefused) {
     options.remote = remote_options(0);
     options.remote.settings.gate_on_attention = true;
     EXPECT_EQ(refusal(options).code, ErrorCode::invalid_argument);
-    EXPECT_NE(refusal(options).message.find("0 FFN addresses"), std::string::npos) << refusal(options).message;
+    EXPECT_NE(refusal(options).message.find("0 FFN addresses"), std::string::npos)
+        << refusal(options).message;
   }
 }
 

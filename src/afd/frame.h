@@ -74,8 +74,8 @@ std::string_view payload_role_name(PayloadRole role);
 // partial: the rows want the receiver's own experts only. The routing is there wherever the gate is, slots of
 // other ranks weigh 0, and the receiver never sends the rows on.
 inline constexpr uint16_t kFramePartial = 1;
-// by_map, with partial: the routing is the rows' whole one; the receiver takes its part of it by the expert map
-// that `map_epoch` names and answers all rows, with 0 where it has nothing to add.
+// by_map, with partial: the routing is the rows' whole one; the receiver takes its part of it by the expert
+// map that `map_epoch` names and answers all rows, with 0 where it has nothing to add.
 inline constexpr uint16_t kFrameByMap = 2;
 inline constexpr uint16_t kKnownFrameFlags = kFramePartial | kFrameByMap;
 

@@ -108,7 +108,8 @@ class Checker {
 
   Status check_header() const {
     if ((header_.flags & ~kKnownFrameFlags) != 0) {
-      return refuse_frame(fmt::format("header flags {:#x}, known are {:#x}", header_.flags, kKnownFrameFlags));
+      return refuse_frame(
+          fmt::format("header flags {:#x}, known are {:#x}", header_.flags, kKnownFrameFlags));
     }
     if ((header_.flags & kFrameByMap) != 0 && !is_part()) {
       return refuse_frame("header flag by_map without partial");
@@ -215,7 +216,8 @@ class Checker {
       return refuse_frame("carries exactly one of activation and output");
     }
     if (activation && is_part() && !ids) return refuse_frame("a part (flag partial) without a routing");
-    if ((present & bit(PayloadRole::shared_rows)) != 0 && (!is_part() || (header_.flags & kFrameByMap) != 0)) {
+    if ((present & bit(PayloadRole::shared_rows)) != 0 &&
+        (!is_part() || (header_.flags & kFrameByMap) != 0)) {
       return refuse_frame("shared_rows belongs to a part (flag partial, not by_map)");
     }
     if (output && (present & kRequestRoles) != 0) return refuse_frame("output beside payloads of a request");

@@ -439,9 +439,10 @@ Status FfnHandshake::on_hello(const FrameView& frame, Endpoint& endpoint) {
 Status FfnHandshake::admit() const {
   if (!peer_is_ffn()) return admission_.attention ? admission_.attention() : Status{};
   if (!admission_.ffn_ranks) {
-    return invalid(fmt::format("{} wants to exchange rows, and {} does not: connector m2n needs no exchange; "
-                               "start all FFN ranks with the same connector",
-                               peer_.text(), self_.text()));
+    return invalid(
+        fmt::format("{} wants to exchange rows, and {} does not: connector m2n needs no exchange; "
+                    "start all FFN ranks with the same connector",
+                    peer_.text(), self_.text()));
   }
   if (peer_.rank != self_.rank) return {};
   return invalid(fmt::format("{} and {} have the same rank: list FFN addresses in order of rank",

@@ -9,9 +9,9 @@
 //                                <-   canary_echo: the same bytes
 //
 // Both sides compare; a difference names the key, both values and both peers. Canaries have the largest size
-// that requests and replies of the session can have and go over the channel of its requests: what carried them
-// carries work. `numerics_id` is compared always; a difference is refused with deterministic sums and logged
-// otherwise.
+// that requests and replies of the session can have and go over the channel of its requests: what carried
+// them carries work. `numerics_id` is compared always; a difference is refused with deterministic sums and
+// logged otherwise.
 #pragma once
 
 #include <atomic>

@@ -23,12 +23,12 @@ struct InFlightRequest {
   Ticket ticket = 0;
   uint16_t attempt = 0;
   FfnRequest request;
-  RequestPart part;                     // which rows of request.in, and how they travel
-  uint32_t tiles = 0;                   // of kMaxTileRows rows, the last one may have fewer
-  uint32_t sent = 0;                    // tiles [0, sent) were sent
-  uint32_t answered = 0;                // how many
-  std::vector<bool> got;                // [tiles]
-  FfnTimes times;                       // of the slowest tile, each part on its own
+  RequestPart part;       // which rows of request.in, and how they travel
+  uint32_t tiles = 0;     // of kMaxTileRows rows, the last one may have fewer
+  uint32_t sent = 0;      // tiles [0, sent) were sent
+  uint32_t answered = 0;  // how many
+  std::vector<bool> got;  // [tiles]
+  FfnTimes times;         // of the slowest tile, each part on its own
   Instant submitted;
 
   bool is_prefill() const {

@@ -38,7 +38,7 @@ struct PendingRequest {
   std::vector<PendingPart> parts;  // by rank
   uint32_t unanswered = 0;
   bool adds_up = false;  // the answers are sums to be added; otherwise they are rows of request.out, in place
-  FfnTimes times;       // of the slowest part, each on its own
+  FfnTimes times;        // of the slowest part, each on its own
 };
 
 Status check_placement(const SplitSettings& settings) {
@@ -184,8 +184,8 @@ struct MultiRankFfn::Impl {
     return ask(entry, rank, request, {.map_epoch = map_epoch()});
   }
 
-  // Homes take turns, tile by tile over all requests; the tiles of one home lie side by side, so that they are
-  // one request of its connection and nothing is gathered or scattered.
+  // Homes take turns, tile by tile over all requests; the tiles of one home lie side by side, so that they
+  // are one request of its connection and nothing is gathered or scattered.
   Status send_to_homes(PendingRequest& entry) {
     entry.adds_up = false;
     homes.clear();
@@ -262,7 +262,7 @@ struct MultiRankFfn::Impl {
   std::vector<Completion> completions;
   std::vector<const std::byte*> sums;  // scratch
   std::atomic<uint64_t> requests{0}, failures{0};
-  std::vector<uint32_t> homes;       // scratch: ranks that can be home now
+  std::vector<uint32_t> homes;  // scratch: ranks that can be home now
   uint64_t tiles_sent_home = 0;
   RankLinks links;  // last: they stop before the buffers they write into go
 };

@@ -1,8 +1,10 @@
 // MultiRankFfn: the FfnPort over several FFN ranks: connectors p2p, m2n and auto over the same connections.
 //
-//   m2n   attention has routed; each row goes straight to the ranks that hold its experts (once to each), they
+//   m2n   attention has routed; each row goes straight to the ranks that hold its experts (once to each),
+//   they
 //         answer with the sums of their own experts, and the sums are added here
-//   p2p   each rank in turn is home to a run of tiles: it routes where the gate is on FFN, exchanges rows with
+//   p2p   each rank in turn is home to a run of tiles: it routes where the gate is on FFN, exchanges rows
+//   with
 //         the other FFN ranks, and answers with final rows, which go straight to their place
 //   auto  decode and draft rows by m2n, prefill and profile rows by p2p; with the gate on FFN all by p2p
 //
@@ -27,9 +29,9 @@ namespace tandem {
 
 class MultiRankFfn final : public FfnPort {
  public:
-  // options.settings.connector says how; `addresses`: of FFN rank 0, 1, ... Blocks until all have shaken hands,
-  // or `start_limit` is over (deadline_exceeded, naming who is missing). At once, by name: m2n with the gate on
-  // FFN, settings that differ, experts that no rank holds.
+  // options.settings.connector says how; `addresses`: of FFN rank 0, 1, ... Blocks until all have shaken
+  // hands, or `start_limit` is over (deadline_exceeded, naming who is missing). At once, by name: m2n with
+  // the gate on FFN, settings that differ, experts that no rank holds.
   static Result<std::unique_ptr<MultiRankFfn>> create(const RemoteFfnOptions& options);
   // Nobody writes any request's `out` afterwards.
   ~MultiRankFfn() override;

@@ -1,9 +1,9 @@
 // RankLinks: this process's connections to several FFN ranks, one RemoteFfn each: started side by side, in
-// either start order, with one expert map assembled from what the ranks state. An attention rank has one to all
-// FFN ranks (MultiRankFfn); an FFN rank has one to the others (ffn/exchange_links.h).
+// either start order, with one expert map assembled from what the ranks state. An attention rank has one to
+// all FFN ranks (MultiRankFfn); an FFN rank has one to the others (ffn/exchange_links.h).
 //
-// `start`, `start_result` and `assemble` belong to one thread; everything else may be asked by any thread once
-// started.
+// `start`, `start_result` and `assemble` belong to one thread; everything else may be asked by any thread
+// once started.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,8 @@ namespace tandem {
 
 class RankLinks {
  public:
-  // Begins to connect to options.addresses[r] for every rank r; `except`: a rank that gets no connection, which
-  // is this process.
+  // Begins to connect to options.addresses[r] for every rank r; `except`: a rank that gets no connection,
+  // which is this process.
   Status start(const RemoteFfnOptions& options, std::optional<uint32_t> except = std::nullopt);
 
   // Nothing yet; a value: all are there; an error that another try cannot mend.

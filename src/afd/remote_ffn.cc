@@ -99,11 +99,9 @@ RemoteFfn::~RemoteFfn() = default;
 Result<std::unique_ptr<RemoteFfn>> RemoteFfn::start(const RemoteFfnOptions& options) {
   TANDEM_TRY(options.settings.validate());
   if (options.addresses.size() != 1) {
-    return make_error(
-        ErrorCode::unsupported,
-        fmt::format(
-            "{} FFN addresses: one connection takes one; make_connector for several",
-            options.addresses.size()));
+    return make_error(ErrorCode::unsupported,
+                      fmt::format("{} FFN addresses: one connection takes one; make_connector for several",
+                                  options.addresses.size()));
   }
   if (options.max_in_flight == 0 || options.slots_per_channel == 0) {
     return make_error(ErrorCode::invalid_argument, "max_in_flight and slots_per_channel are at least 1");

@@ -32,11 +32,12 @@ struct RemoteFfnOptions {
   // The peer may hold any part of the experts: whoever owns the connection assembles the map. A rank that
   // comes back must hold what it held before.
   bool holds_part = false;
-  // Of this side: an attention rank, or an FFN rank that sends parts of rows to another one over Channel::exchange.
+  // Of this side: an attention rank, or an FFN rank that sends parts of rows to another one over
+  // Channel::exchange.
   std::string role = "attention";
   uint32_t attention_rank = 0;  // its number within its role
-  // Called whenever a completion was added, by any thread and under this object's lock: it must not call back.
-  // For an owner that waits for something else than `wait_fd`. May be empty.
+  // Called whenever a completion was added, by any thread and under this object's lock: it must not call
+  // back. For an owner that waits for something else than `wait_fd`. May be empty.
   std::function<void()> notify = {};
   SplitSettings settings;
   uint32_t slots_per_channel = 8;  // credits in each direction: two lanes of tiles with room to spare

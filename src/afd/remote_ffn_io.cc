@@ -25,9 +25,8 @@ Status RemoteFfn::Impl::connect_once() {
   if (!connected) {
     return make_error(connected.error().code, peer_text(connected.error().message));
   }
-  auto opened =
-      open_session(**connected, address, options.settings, self, now() + options.handshake_limit, stop,
-                   session_kind);
+  auto opened = open_session(**connected, address, options.settings, self, now() + options.handshake_limit,
+                             stop, session_kind);
   if (!opened) return make_error(opened.error().code, peer_text(opened.error().message));
   FfnRankFacts rank = std::move(*opened);
   if (rank.rank != options.ffn_rank) {

@@ -52,8 +52,8 @@ Status check_shared_rows(const RoutingView& routing, uint32_t rows, const SplitS
     if (shared > 1) return invalid(fmt::format("row {}: shared_rows is {}, 0 or 1 would do", row, shared));
     const auto weights = routing.weights.subspan(size_t{row} * routing.top_k, routing.top_k);
     if (shared == 0 && std::ranges::all_of(weights, [](float weight) { return weight == 0.0f; })) {
-      return invalid(fmt::format(
-          "row {}: all weights are 0 and no shared experts are wanted: a row without work", row));
+      return invalid(
+          fmt::format("row {}: all weights are 0 and no shared experts are wanted: a row without work", row));
     }
   }
   return {};
@@ -131,7 +131,8 @@ Status check_routing_values(const RoutingRef& routing, uint32_t rows, const Spli
                                routing_name(routing), kWanted[wanted]));
   }
   if (const auto* tokens = std::get_if<TokenIds>(&routing)) return check_token_ids(*tokens, rows, settings);
-  if (const auto* view = std::get_if<RoutingView>(&routing)) return check_routing(*view, rows, settings, part);
+  if (const auto* view = std::get_if<RoutingView>(&routing))
+    return check_routing(*view, rows, settings, part);
   return {};
 }
 

@@ -15,10 +15,11 @@ namespace tandem {
 
 // How a request, or a tile of it, is one rank's part of a larger one.
 struct RequestPart {
-  std::span<const uint32_t> row_index = {};   // [rows]: which rows of the activation; empty: the first ones
-  uint16_t flags = 0;                         // kFramePartial, kFrameByMap
-  uint32_t map_epoch = 0;                     // of the map that made the part
-  std::span<const uint8_t> shared_rows = {};  // [rows]: where the receiver adds shared experts; empty: nowhere
+  std::span<const uint32_t> row_index = {};  // [rows]: which rows of the activation; empty: the first ones
+  uint16_t flags = 0;                        // kFramePartial, kFrameByMap
+  uint32_t map_epoch = 0;                    // of the map that made the part
+  std::span<const uint8_t> shared_rows =
+      {};  // [rows]: where the receiver adds shared experts; empty: nowhere
 
   bool is_partial() const { return (flags & kFramePartial) != 0; }
   bool by_map() const { return (flags & kFrameByMap) != 0; }

@@ -34,8 +34,8 @@ std::vector<uint32_t> encode_pieces(std::span<const Piece> pieces);
 Result<std::vector<Piece>> decode_pieces(std::span<const uint32_t> words, uint16_t rank,
                                          const SplitSettings& settings);
 
-// Number of the map that these ranks make: follows from their pieces alone, so that every process that asks the
-// same ranks has the same number, and another share of the experts has another one. Never 0.
+// Number of the map that these ranks make: follows from their pieces alone, so that every process that asks
+// the same ranks has the same number, and another share of the experts has another one. Never 0.
 uint32_t map_epoch(std::span<const FfnRankFacts> ranks);
 
 // unavailable: pieces are missing, named by layer and expert; invalid_argument: two ranks with one number, or

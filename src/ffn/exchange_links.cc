@@ -9,11 +9,13 @@
 namespace tandem {
 
 Result<std::unique_ptr<ExchangeLinks>> ExchangeLinks::start(const ExchangeLinksOptions& options) {
-  if (options.addresses.size() != options.settings.num_ffn_ranks || options.rank >= options.addresses.size()) {
-    return make_error(ErrorCode::invalid_argument,
-                      fmt::format("FFN rank {}: {} addresses of {} FFN ranks: ranks that exchange rows must know "
-                                  "all of them, in order of rank",
-                                  options.rank, options.addresses.size(), options.settings.num_ffn_ranks));
+  if (options.addresses.size() != options.settings.num_ffn_ranks ||
+      options.rank >= options.addresses.size()) {
+    return make_error(
+        ErrorCode::invalid_argument,
+        fmt::format("FFN rank {}: {} addresses of {} FFN ranks: ranks that exchange rows must know "
+                    "all of them, in order of rank",
+                    options.rank, options.addresses.size(), options.settings.num_ffn_ranks));
   }
   std::unique_ptr<ExchangeLinks> exchange(new ExchangeLinks(options));
   RemoteFfnOptions remote;

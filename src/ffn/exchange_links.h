@@ -1,9 +1,9 @@
-// ExchangeLinks: what an FFN rank needs to send rows to the others: connections to them over Channel::exchange,
-// the expert map of all FFN ranks, and the dispatcher over it. The map is assembled once, when all have shaken
-// hands; afterwards a lost rank comes back by itself, with the experts that it had.
+// ExchangeLinks: what an FFN rank needs to send rows to the others: connections to them over
+// Channel::exchange, the expert map of all FFN ranks, and the dispatcher over it. The map is assembled once,
+// when all have shaken hands; afterwards a lost rank comes back by itself, with the experts that it had.
 //
-// Threads: `ready` and `start` belong to the I/O thread of the worker; `dispatcher`, `links` and `take_own` to
-// its compute thread, once `is_ready`.
+// Threads: `ready` and `start` belong to the I/O thread of the worker; `dispatcher`, `links` and `take_own`
+// to its compute thread, once `is_ready`.
 #pragma once
 
 #include <atomic>
@@ -39,8 +39,8 @@ class ExchangeLinks {
  public:
   static Result<std::unique_ptr<ExchangeLinks>> start(const ExchangeLinksOptions& options);
 
-  // Why requests cannot be served yet: "waiting for FFN rank 1 at ...: ...", or what another try cannot mend. A
-  // value from the first time on that all ranks were there.
+  // Why requests cannot be served yet: "waiting for FFN rank 1 at ...: ...", or what another try cannot mend.
+  // A value from the first time on that all ranks were there.
   Status ready();
   bool is_ready() const { return ready_.load(std::memory_order_acquire); }
 
@@ -49,8 +49,8 @@ class ExchangeLinks {
   size_t own_part() const { return own_part_; }  // index in Prepared::parts
   RankLinks& links() { return links_; }
 
-  // Writes the weights of the slots that this rank computes, and 0 for the others. `routing` passed check_routing_values; `weights`
-  // [rows, top_k]: may not be the routing's own.
+  // Writes the weights of the slots that this rank computes, and 0 for the others. `routing` passed
+  // check_routing_values; `weights` [rows, top_k]: may not be the routing's own.
   Status take_own(LayerIndex layer, uint32_t rows, const RoutingView& routing, std::span<float> weights);
 
  private:

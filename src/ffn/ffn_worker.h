@@ -1,7 +1,7 @@
 // FfnWorker: the FFN role. It listens, shakes hands with attention clients and other FFN ranks, queues their
 // tiles by layer and class, merges what waits into grouped products, and answers with times. With several FFN
-// ranks under p2p or auto it is home to rows whose experts others hold: see home_groups.h. It never reads a weight file: the
-// caller loads the model and gives it the block that computes.
+// ranks under p2p or auto it is home to rows whose experts others hold: see home_groups.h. It never reads a
+// weight file: the caller loads the model and gives it the block that computes.
 //
 // Threads: two of its own. The I/O thread accepts, receives, keeps liveness and sends what had to wait; it
 // never computes, so a slow rank is not a dead one. The compute thread picks groups (FfnScheduler), runs the
@@ -15,8 +15,8 @@
 
 #include "afd/split_settings.h"
 #include "base/clock.h"
-#include "ffn/ffn_scheduler.h"
 #include "ffn/exchange_links.h"
+#include "ffn/ffn_scheduler.h"
 #include "ffn/ffn_stats.h"
 #include "ffn/home_groups.h"
 #include "ffn/tile_batch.h"
@@ -29,7 +29,7 @@ struct FfnWorkerOptions {
   std::string listen_address = "tcp://0.0.0.0:7000";
   uint32_t rank = 0;
   SplitSettings settings;
-  std::vector<Piece> pieces;       // what this rank holds: held_pieces(...)
+  std::vector<Piece> pieces;  // what this rank holds: held_pieces(...)
   // Of all FFN ranks, in order of rank; needed by connectors p2p and auto with several ranks, whose FFN ranks
   // exchange rows. The own address is not used.
   std::vector<std::string> ffn_addresses;

@@ -68,6 +68,7 @@ struct FfnWorker::Impl {
   mutable std::mutex sessions_mutex;  // the I/O thread changes the list under it, others read
   std::vector<std::shared_ptr<Session>> sessions;
   uint32_t next_session = 1;
+  std::string last_refusal;  // for the log
 
   std::atomic<bool> stopping{false};
   std::atomic<bool> abandoning{false};  // clients are gone: groups that wait for other ranks end

@@ -86,8 +86,8 @@ bool FfnWorker::Impl::accept_all() {
     }
     any = true;
     const uint64_t id = uint64_t{self.incarnation} << 32 | next_session++;
-    auto session =
-        std::make_shared<Session>(id, std::move(*accepted), options.settings, self, options.pieces, admission);
+    auto session = std::make_shared<Session>(id, std::move(*accepted), options.settings, self, options.pieces,
+                                             admission);
     session->phase_limit = now() + options.hello_limit;
     if (!poller.add(session->endpoint().fd(), id)) {
       log_warning(session->peer_text() + ": no file descriptors left, connection dropped");
@@ -146,9 +146,9 @@ void FfnWorker::Impl::on_message(const std::shared_ptr<Session>& session, Incomi
   if (!frame) {
     // What this release does not know, before anything was agreed: the peer is of another one.
     if (frame.error().code == ErrorCode::unsupported && !session->handshake().greeted()) {
-      session->misfit = {ErrorCode::invalid_argument,
-                         fmt::format("{} (there: {}, here: {})", frame.error().message,
-                                     session->peer_text(), self.text())};
+      session->misfit = {
+          ErrorCode::invalid_argument,
+          fmt::format("{} (there: {}, here: {})", frame.error().message, session->peer_text(), self.text())};
     }
     return refuse(session, frame.error());
   }
@@ -162,8 +162,7 @@ void FfnWorker::Impl::on_message(const std::shared_ptr<Session>& session, Incomi
   if (session->phase() == Session::Phase::handshake) {
     const Status handled = session->handshake().on_frame(*frame, session->endpoint());
     if (handled) return;
-    if (handled.error().code == ErrorCode::cancelled)
-      return close_session(session, handled.error().message);
+    if (handled.error().code == ErrorCode::cancelled) return close_session(session, handled.error().message);
     if (session->handshake().misfit()) session->misfit = handled.error();
     return refuse(session, handled.error());
   }
@@ -187,7 +186,8 @@ void FfnWorker::Impl::on_message(const std::shared_ptr<Session>& session, Incomi
   }
 }
 
-void FfnWorker::Impl::on_request(const std::shared_ptr<Session>& session, const FrameView& frame, Incoming& incoming) {
+void FfnWorker::Impl::on_request(const std::shared_ptr<Session>& session, const FrameView& frame,
+                                 Incoming& incoming) {
   const Instant arrived = now();
   const auto tile = read_request(frame, options.settings);
   if (!tile) return reject(session, frame.header, tile.error(), incoming);
@@ -238,8 +238,8 @@ Status FfnWorker::Impl::check_work(const Session& session, const TileView& tile)
                              tile.header.map_epoch, exchange->map_epoch()));
 }
 
-void FfnWorker::Impl::reject(const std::shared_ptr<Session>& session, const FrameHeader& header, const Error& error,
-            Incoming& incoming) {
+void FfnWorker::Impl::reject(const std::shared_ptr<Session>& session, const FrameHeader& header,
+                             const Error& error, Incoming& incoming) {
   {
     const std::lock_guard lock(stats_mutex);
     ++stats.tiles_refused;
@@ -248,7 +248,14 @@ void FfnWorker::Impl::reject(const std::shared_ptr<Session>& session, const Fram
 }
 
 void FfnWorker::Impl::refuse(const std::shared_ptr<Session>& session, const Error& error) {
-  log_warning(fmt::format("{}: refused: {}", session->peer_text(), error.message));
+  // A rank that waits for others refuses every attempt of everybody: said once for each reason.
+  const std::string text = fmt::format("{}: refused: {}", session->peer_text(), error.message);
+  if (error.code != ErrorCode::unavailable) {
+    log_warning(text);
+  } else if (error.message != last_refusal) {
+    last_refusal = error.message;
+    log_info(text);
+  }
   count_cancelled(queue.drop_session(*session));
   (void)send_refuse(session->endpoint(), session->id(), self.incarnation, error);
   session->set_phase(Session::Phase::closing);
@@ -265,7 +272,7 @@ void FfnWorker::Impl::close_session(const std::shared_ptr<Session>& session, con
     const std::lock_guard lock(stats_mutex);
     ++stats.sessions_closed;
   } else {
-    log_info(fmt::format("{}: connection ended: {}", session->peer_text(), why));
+    log_debug(fmt::format("{}: connection ended: {}", session->peer_text(), why));
   }
   poller.remove(session->endpoint().fd());
   session->close();

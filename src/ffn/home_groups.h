@@ -1,7 +1,8 @@
 // HomeGroups: the rows that an FFN rank is home to while other ranks compute their part of them. A group of
-// home tiles is routed (where the gate is here), dispatched, its parts are sent to the owners; the own part is
-// computed by the caller; then the group is parked. When the last owner has answered, the partial sums are added
-// in order of rank and the tiles are answered. Nobody waits: a parked group costs its buffers and nothing else.
+// home tiles is routed (where the gate is here), dispatched, its parts are sent to the owners; the own part
+// is computed by the caller; then the group is parked. When the last owner has answered, the partial sums are
+// added in order of rank and the tiles are answered. Nobody waits: a parked group costs its buffers and
+// nothing else.
 //
 // Belongs to the compute thread of an FFN worker. Groups and their buffers are kept and used again.
 #pragma once
@@ -19,8 +20,8 @@
 
 namespace tandem {
 
-// Parked groups at most; then no further home tiles are taken up, but parts of others are. Each has at least one
-// tile, whose client has a credit less.
+// Parked groups at most; then no further home tiles are taken up, but parts of others are. Each has at least
+// one tile, whose client has a credit less.
 inline constexpr uint32_t kMaxHomeGroups = 64;
 
 // Turns rows of one layer into a routing: MoeBlock::route_rows. Empty where the gate is on attention.
@@ -40,9 +41,9 @@ class HomeGroups {
   size_t parked() const { return parked_.size(); }
   const ExchangeStats& stats() const { return stats_; }
 
-  // Takes the tiles over (of one layer and class, none a part), routes them and sends their parts. Null: it could
-  // not be done, and the tiles were answered with the reason.
-  // While a group's own part is being computed, another may begin and be done.
+  // Takes the tiles over (of one layer and class, none a part), routes them and sends their parts. Null: it
+  // could not be done, and the tiles were answered with the reason. While a group's own part is being computed,
+  // another may begin and be done.
   Group* begin(std::span<WaitingTile> tiles, Instant start, const MoeRoute& route);
   // What this rank computes of a group: its sums are wanted in the order of the tile. Null: nothing.
   const TileView* own_part(const Group& group) const;

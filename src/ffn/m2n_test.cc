@@ -1,10 +1,8 @@
 // Connector m2n against the block itself: any number of attention and FFN ranks, uneven shares of the
 // experts, one credit, ranks that get no rows: the same bits in deterministic mode.
-#include "afd/multi_rank_ffn.h"
-
 #include <thread>
 
-#include "ffn/split_testing.h"
+#include "ffn/rank_pool.h"
 
 namespace tandem {
 namespace {
@@ -15,49 +13,6 @@ Placement on_attention(SumMode mode = SumMode::deterministic, DType dtype = DTyp
   return {.gate_on_attention = true, .shared_on_attention = true, .dtype = dtype, .sum_mode = mode};
 }
 
-// y FFN ranks with a share of the experts each, and attention ranks as they are wanted.
-struct Pool {
-  Pool(const Placement& placement, const std::string& scheme, uint32_t ranks, uint32_t slot_count = 8,
-       const ExpertPlacement& experts = {})
-      : reference(placement), slots(slot_count) {
-    for (uint32_t rank = 0; rank < ranks; ++rank) {
-      const auto share = held_share(reference.settings().map_shape(), experts, rank, ranks);
-      EXPECT_TRUE(share.has_value()) << share.error().message;
-      models.push_back(std::make_unique<SplitModel>(placement, *share));
-      addresses.push_back(fresh_address(scheme));
-      workers.emplace_back();
-      start(rank);
-    }
-  }
-  void start(uint32_t rank) {
-    auto options = models[rank]->worker_options(addresses[rank], static_cast<uint16_t>(rank));
-    options.slots_per_channel = slots;
-    auto worker = FfnWorker::create(options, models[rank]->block());
-    ASSERT_TRUE(worker.has_value()) << worker.error().message;
-    workers[rank] = std::move(*worker);
-    addresses[rank] = workers[rank]->address();
-  }
-  RemoteFfnOptions remote_options(uint32_t attention_rank = 0) const {
-    RemoteFfnOptions options = reference.remote_options("");
-    options.settings.connector = "m2n";
-    options.addresses = addresses;
-    options.attention_rank = attention_rank;
-    options.slots_per_channel = slots;
-    return options;
-  }
-  std::unique_ptr<MultiRankFfn> connect(uint32_t attention_rank = 0) const {
-    auto port = MultiRankFfn::create(remote_options(attention_rank));
-    EXPECT_TRUE(port.has_value()) << port.error().message;
-    return port ? std::move(*port) : nullptr;
-  }
-
-  SplitModel reference;
-  uint32_t slots;
-  std::vector<std::unique_ptr<SplitModel>> models;
-  std::vector<std::string> addresses;
-  std::vector<std::unique_ptr<FfnWorker>> workers;
-};
-
 class M2nOverTransport : public testing::TestWithParam<std::string> {};
 
 TEST_P(M2nOverTransport, EqualsTheBlockBitForBitForAnyNumberOfFfnRanks) {
@@ -66,7 +21,7 @@ TEST_P(M2nOverTransport, EqualsTheBlockBitForBitForAnyNumberOfFfnRanks) {
       Placement placement =
           on_attention(SumMode::deterministic, shared_on_attention ? DType::bf16 : DType::f32);
       placement.shared_on_attention = shared_on_attention;
-      Pool pool(placement, GetParam(), ranks);
+      Pool pool({.placement = placement, .scheme = GetParam(), .ranks = ranks});
       const auto port = pool.connect();
       ASSERT_NE(port, nullptr);
       EXPECT_EQ(port->map().owners().size(), ranks);
@@ -89,7 +44,7 @@ TEST_P(M2nOverTransport, QuantizedRowsEqualTheBlockBitForBit) {
     for (const uint32_t ranks : {2u, 3u, 8u}) {
       Placement placement = on_attention();
       placement.format = format;
-      Pool pool(placement, GetParam(), ranks);
+      Pool pool({.placement = placement, .scheme = GetParam(), .ranks = ranks});
       const auto port = pool.connect();
       ASSERT_NE(port, nullptr);
       uint32_t step = 0;
@@ -114,8 +69,10 @@ TEST(M2n, EqualsTheBlockBitForBitForAnyPlacementOfTheExperts) {
   uint32_t step = 0, round = 0;
   for (const auto& [experts, ranks] : placements) {
     const DType dtype = ++round % 2 == 0 ? DType::f32 : DType::bf16;
-    Pool pool(on_attention(SumMode::deterministic, dtype), round / 2 % 2 == 0 ? "inproc" : "tcp", ranks, 8,
-              experts);
+    Pool pool({.placement = on_attention(SumMode::deterministic, dtype),
+               .scheme = round / 2 % 2 == 0 ? "inproc" : "tcp",
+               .ranks = ranks,
+               .experts = experts});
     const auto port = pool.connect();
     ASSERT_NE(port, nullptr);
     for (const uint32_t rows : {1u, 7u, 65u}) {
@@ -132,7 +89,7 @@ TEST(M2n, EqualsTheBlockBitForBitForAnyPlacementOfTheExperts) {
 
 // (4, 0), (0, 4) and mixtures: rows all to one rank, and a rank that hears nothing.
 TEST_P(M2nOverTransport, ARankWithoutRowsIsNotAsked) {
-  Pool pool(on_attention(), GetParam(), 2);  // experts 0-3 and 4-7
+  Pool pool({.placement = on_attention(), .scheme = GetParam(), .ranks = 2});  // experts 0-3 and 4-7
   const auto port = pool.connect();
   ASSERT_NE(port, nullptr);
   for (const uint32_t owner : {0u, 1u}) {
@@ -164,7 +121,7 @@ TEST_P(M2nOverTransport, ARankWithoutRowsIsNotAsked) {
 
 // With one credit, far more tiles than slots, both classes and both layers: everything ends.
 TEST_P(M2nOverTransport, ManyRequestsWithOneCreditNeverHang) {
-  Pool pool(on_attention(), GetParam(), 3, 1);
+  Pool pool({.placement = on_attention(), .scheme = GetParam(), .ranks = 3, .slots = 1});
   const auto port = pool.connect();
   ASSERT_NE(port, nullptr);
   std::vector<std::unique_ptr<Work>> works;
@@ -186,7 +143,7 @@ TEST_P(M2nOverTransport, ManyRequestsWithOneCreditNeverHang) {
 // 2A2F and 3A3F with unequal rows, one attention rank silent: nobody waits for anybody.
 TEST_P(M2nOverTransport, SeveralAttentionRanksShareTheFfnRanks) {
   for (const uint32_t ffn_ranks : {2u, 3u}) {
-    Pool pool(on_attention(), GetParam(), ffn_ranks);
+    Pool pool({.placement = on_attention(), .scheme = GetParam(), .ranks = ffn_ranks});
     std::vector<std::unique_ptr<MultiRankFfn>> ports;
     std::vector<std::vector<std::unique_ptr<Work>>> works(2);
     for (uint32_t rank = 0; rank < 3; ++rank)
@@ -215,12 +172,6 @@ TEST_P(M2nOverTransport, SeveralAttentionRanksShareTheFfnRanks) {
 INSTANTIATE_TEST_SUITE_P(Transports, M2nOverTransport, testing::ValuesIn(all_schemes()),
                          [](const auto& param_info) { return param_info.param; });
 
-bool eventually(const std::function<bool()>& condition) {
-  const Instant limit = now() + std::chrono::seconds(30);
-  while (!condition() && now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  return condition();
-}
-
 // x and y are free, whether y divides the experts or not: 64, 10 and 7 over one to four FFN ranks.
 TEST(M2n, AnyShapeWithAnyNumberOfExperts) {
   const std::pair<uint32_t, uint32_t> shapes[] = {{1, 1}, {2, 1}, {1, 3}, {1, 4}, {3, 2}, {4, 4}};
@@ -230,7 +181,7 @@ TEST(M2n, AnyShapeWithAnyNumberOfExperts) {
     for (const auto& [attention, ffn] : shapes) {
       const std::string shape = std::to_string(attention) + "A" + std::to_string(ffn) + "F, " +
                                 std::to_string(experts) + " experts";
-      Pool pool(placement, "inproc", ffn);
+      Pool pool({.placement = placement, .ranks = ffn});
       std::vector<std::unique_ptr<MultiRankFfn>> ports;
       std::vector<std::unique_ptr<Work>> works;
       for (uint32_t rank = 0; rank < attention; ++rank) {
@@ -264,7 +215,7 @@ TEST(M2n, AnyShapeWithAnyNumberOfExperts) {
 }
 
 TEST(M2n, PlainSumsAreWithinRounding) {
-  Pool pool(on_attention(SumMode::plain, DType::f32), "inproc", 3);
+  Pool pool({.placement = on_attention(SumMode::plain, DType::f32), .scheme = "inproc", .ranks = 3});
   const auto port = pool.connect();
   ASSERT_NE(port, nullptr);
   Work work(pool.reference, 1, 40, 3);
@@ -273,7 +224,7 @@ TEST(M2n, PlainSumsAreWithinRounding) {
 }
 
 TEST(M2n, ALostRankFailsWhatNeedsItByNameAndComesBack) {
-  Pool pool(on_attention(), "shm", 2);
+  Pool pool({.placement = on_attention(), .scheme = "shm", .ranks = 2});
   const auto port = pool.connect();
   ASSERT_NE(port, nullptr);
   ASSERT_TRUE(port->health().has_value());
@@ -311,12 +262,12 @@ TEST(M2n, ALostRankFailsWhatNeedsItByNameAndComesBack) {
 // One rank holds its answer back: the request waits for it, and a cancelled or late one leaves its place
 // untouched.
 TEST(M2n, ARequestEndsWhenAllItsOwnersHaveAnswered) {
-  Pool pool(on_attention(), "inproc", 2);
+  Pool pool({.placement = on_attention(), .scheme = "inproc", .ranks = 2});
   std::atomic<bool> hold{true};
   std::atomic<int> asked{0};
   pool.workers[1].reset();
   SplitModel& model = *pool.models[1];
-  auto slow = FfnWorker::create(model.worker_options(pool.addresses[1], 1), [&](const MoeRequest& request) {
+  auto slow = FfnWorker::create(pool.worker_options(1), [&](const MoeRequest& request) {
     ++asked;
     while (hold.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return model.block().run(request);
@@ -355,7 +306,7 @@ TEST(M2n, ARequestEndsWhenAllItsOwnersHaveAnswered) {
 }
 
 TEST(M2n, MissingExpertsStopTheStartByName) {
-  Pool pool(on_attention(), "inproc", 2);
+  Pool pool({.placement = on_attention(), .scheme = "inproc", .ranks = 2});
   pool.workers[1].reset();
   pool.models[1] = std::make_unique<SplitModel>(on_attention(), ExpertShare{{{5, 7}}, {}});
   pool.start(1);
@@ -367,7 +318,10 @@ TEST(M2n, MissingExpertsStopTheStartByName) {
 
 // Slices of 40 rows in granules of 8 on three ranks: 0-8, 8-24, 24-40. The second has less than it should.
 TEST(M2n, AMissingSliceStopsTheStartByName) {
-  Pool pool(on_attention(), "inproc", 3, 8, {PlacementKind::slice});
+  Pool pool({.placement = on_attention(),
+             .scheme = "inproc",
+             .ranks = 3,
+             .experts = {PlacementKind::slice}});
   pool.workers[1].reset();
   pool.models[1] = std::make_unique<SplitModel>(on_attention(), ExpertShare{{{0, 8}}, {8, 16}});
   pool.start(1);
@@ -379,7 +333,7 @@ TEST(M2n, AMissingSliceStopsTheStartByName) {
 }
 
 TEST(M2n, RanksOutOfOrderAndAbsentOnesAreNamed) {
-  Pool pool(on_attention(), "inproc", 2);
+  Pool pool({.placement = on_attention(), .scheme = "inproc", .ranks = 2});
   RemoteFfnOptions options = pool.remote_options();
   std::swap(options.addresses[0], options.addresses[1]);
   const auto swapped = MultiRankFfn::create(options);
@@ -397,7 +351,7 @@ TEST(M2n, RanksOutOfOrderAndAbsentOnesAreNamed) {
 
 // A routing for experts of another rank is refused by the rank that gets it: its sum would lack them.
 TEST(M2n, AWeightForAnExpertOfAnotherRankIsRefused) {
-  Pool pool(on_attention(), "inproc", 2);
+  Pool pool({.placement = on_attention(), .scheme = "inproc", .ranks = 2});
   RemoteFfnOptions options = pool.remote_options();
   options.addresses = {pool.addresses[1]};
   options.ffn_rank = 1;

@@ -1,5 +1,5 @@
-// Session: one client of an FFN rank, an attention rank or another FFN rank: its connection, its handshake, the
-// replies that wait for a credit.
+// Session: one client of an FFN rank, an attention rank or another FFN rank: its connection, its handshake,
+// the replies that wait for a credit.
 //
 // Threads: the I/O thread owns the connection (poll, arm, fence, destruction). `reply*` may be called by the
 // compute thread as well: it sends under the session's mutex and never waits for a credit.

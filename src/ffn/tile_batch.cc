@@ -75,8 +75,8 @@ Status TileBatch::run(std::span<const TileView* const> tiles, const MoeRun& run)
   const size_t scale_bytes = scale_row_bytes(settings_->activation_format, settings_->hidden_size);
   size_t done = 0;
   for (const TileView* tile : tiles) {
-    gather_rows(tile->in, tile->part.row_index, tile->header.rows, settings_->hidden_size, rows_in_.data() + done * row_bytes,
-                scales_in_.data() + done * scale_bytes);
+    gather_rows(tile->in, tile->part.row_index, tile->header.rows, settings_->hidden_size,
+                rows_in_.data() + done * row_bytes, scales_in_.data() + done * scale_bytes);
     done += tile->header.rows;
   }
   MoeRequest request;

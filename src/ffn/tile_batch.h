@@ -19,8 +19,8 @@ using MoeRun = std::function<Status(const MoeRequest&)>;
 
 class TileBatch {
  public:
-  // `max_rows` bounds the rows of one gather. `exchange`: says what is this rank's of a part by map; null: there
-  // are none.
+  // `max_rows` bounds the rows of one gather. `exchange`: says what is this rank's of a part by map; null:
+  // there are none.
   static Result<TileBatch> create(const SplitSettings& settings, uint32_t max_rows,
                                   ExchangeLinks* exchange = nullptr);
 
@@ -43,11 +43,11 @@ class TileBatch {
   ExchangeLinks* exchange_ = nullptr;
   std::vector<float> whole_weights_;  // of one part by map
   uint32_t max_rows_ = 0;
-  OwnedBuffer rows_in_;         // [max_rows, hidden]
-  OwnedBuffer scales_in_;       // [max_rows, scale_cols]; empty when activations are plain
-  OwnedBuffer rows_out_;        // [max_rows, hidden]
-  std::vector<int32_t> ids_;    // [max_rows, top_k], or token ids
-  std::vector<float> weights_;  // [max_rows, top_k]
+  OwnedBuffer rows_in_;               // [max_rows, hidden]
+  OwnedBuffer scales_in_;             // [max_rows, scale_cols]; empty when activations are plain
+  OwnedBuffer rows_out_;              // [max_rows, hidden]
+  std::vector<int32_t> ids_;          // [max_rows, top_k], or token ids
+  std::vector<float> weights_;        // [max_rows, top_k]
   std::vector<uint8_t> shared_rows_;  // [max_rows], of parts
   std::vector<std::span<const std::byte>> outputs_;
 };
