@@ -53,7 +53,66 @@ struct FfnWorker::Impl {
   struct Bench {
     MoeRun run;
     MoeRoute route;                      // of home rows, where the gate is here
-    Bench ordinary, urgent;
+    TileBatch batch;                     // of eager groups
+    std::vector<const TileView*> tiles;  // reused
+  };
+
+  void compute();
+  // Between two pieces of a prefill group: at most one decode group, so that both go on.
+  void preempt();
+  bool home_has_room() const { return homes == nullptr || homes->has_room(); }
+  void run_group(std::vector<WaitingTile>& group, Bench& bench);
+  PreparedPrograms::Choice choose_program(const std::vector<WaitingTile>& group);
+  // Home tiles with the parts of others that wait beside them. Eager: how many rows stay here is known only
+  // when they are routed.
+  void run_homes(std::vector<WaitingTile>& group, Instant start, Bench& bench);
+  // One product for all; each tile on its own where that fails.
+  void merge(std::span<WaitingTile> group, Instant start, TileBatch& used, Bench& bench);
+  // Without merging, rows are read from the request's slot and written to the reply's.
+  void run_alone(WaitingTile& waiting, Instant start, TileBatch& used, Bench& bench);
+  static void let_go(WaitingTile& tile);
+  static void let_go(std::vector<WaitingTile>& group);
+  static FfnTimes times_of(const WaitingTile& waiting, Instant start, Instant end);
+  void count_group(const std::vector<WaitingTile>& group, const PreparedPrograms::Choice& choice);
+  void count_execution(const std::vector<WaitingTile>& group, const PreparedPrograms::Choice& choice);
+  // `host`: of the time spent, what was not computing.
+  void count_compute(bool prefill, bool replay, uint32_t spent, Duration host);
+
+  // ---- I/O thread: ffn_worker_io.cc ----
+
+  void serve();
+  void close_all();
+  bool done();
+  // Tells every client once; a client leaves when it has nothing in flight.
+  void drain_step();
+  bool accept_all();
+  // Returns whether something arrived.
+  bool service(const std::shared_ptr<Session>& session);
+  void open_session(const std::shared_ptr<Session>& session);
+  void on_message(const std::shared_ptr<Session>& session, Incoming& incoming);
+  void on_request(const std::shared_ptr<Session>& session, const FrameView& frame, Incoming& incoming);
+  // Whether what the tile wants is this rank's to do.
+  Status check_work(const Session& session, const TileView& tile) const;
+  void reject(const std::shared_ptr<Session>& session, const FrameHeader& header, const Error& error,
+              Incoming& incoming);
+  void refuse(const std::shared_ptr<Session>& session, const Error& error);
+  void close_session(const std::shared_ptr<Session>& session, const std::string& why);
+  // After the refusal has had its time to arrive: whoever reads it may end this rank.
+  void note_misfit(const Error& error);
+  void count_cancelled(size_t tiles);
+  // Closed sessions go when the compute thread holds none of their tiles: it may be writing into their slots.
+  void reap();
+
+  const FfnWorkerOptions options;
+  const PeerIdentity self;
+  const MoeBlock* block = nullptr;  // behind ordinary.run, for its counts; the compute thread's
+  std::unique_ptr<Listener> listener;
+  Poller poller;
+  IdleSpin spin{options.may_spin};  // the I/O thread's
+  TileQueue queue;
+  const HeldExperts held;
+  FfnAdmission admission;
+  Bench ordinary, urgent;
   PreparedPrograms prepared;              // of replays
   std::vector<uint32_t> words;            // reused: the programs that a group's tiles name
   std::vector<WaitingTile> urgent_group;  // reused
