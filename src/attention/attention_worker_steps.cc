@@ -241,6 +241,8 @@ void AttentionWorker::Impl::count_step(const StepStream& stream, const StepLane&
     stats.ffn_submits += step.submits;
     stats.ffn_wait_seconds += std::chrono::duration<double>(step.waited).count();
     stats.step_seconds += std::chrono::duration<double>(step.elapsed).count();
+    stats.ffn_round_trip_seconds += static_cast<double>(step.round_trip_us) * 1e-6;
+    stats.ffn_residence_seconds += static_cast<double>(step.residence_us) * 1e-6;
   }
   if (stream.row_class != RowClass::decode || !options.lanes.automatic) return;
   const auto rows = static_cast<double>(lane.parts.size());

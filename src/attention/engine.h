@@ -106,6 +106,9 @@ struct EngineStats {
   ExecutionStats execution;
   uint64_t ffn_submits = 0;
   double ffn_wait_seconds = 0, step_seconds = 0;  // totals; ffn_wait: attention had nothing to do but wait
+  // Totals of exchanges with FFN ranks: from submit to completion here, and from arrival to reply there, as
+  // they say. The difference was on the wire (with several lanes also in this rank, waiting to be looked at).
+  double ffn_round_trip_seconds = 0, ffn_residence_seconds = 0;
 };
 
 inline void ExecutionStats::add(const ExecutionStats& other) {

@@ -42,11 +42,13 @@ class Submit final : public Operation {
     }
     request.out = step.bytes(spec_.out);
     request.deadline = step.batch.deadline;
+    // Before the submit: what it sends may be computed before it returns.
+    const Instant begin = now();
     Result<Ticket> ticket = step.port.submit(request);
     if (!ticket) return std::unexpected<Error>(std::move(ticket).error());
     step.exchange.state = FfnExchange::State::submitted;
     step.exchange.ticket = *ticket;
-    step.exchange.submitted = now();
+    step.exchange.submitted = begin;
     ++step.stats.submits;
     return {};
   }

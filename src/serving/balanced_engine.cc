@@ -184,6 +184,8 @@ EngineStats BalancedEngine::stats() const {
     sum.decode_lanes = std::max(sum.decode_lanes, stats.decode_lanes);
     sum.ffn_wait_seconds += stats.ffn_wait_seconds;
     sum.step_seconds += stats.step_seconds;
+    sum.ffn_round_trip_seconds += stats.ffn_round_trip_seconds;
+    sum.ffn_residence_seconds += stats.ffn_residence_seconds;
   }
   return sum;
 }

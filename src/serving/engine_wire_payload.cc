@@ -69,8 +69,10 @@ enum StateTag : uint16_t {
   kReplayLayers,
   kEagerHostSeconds,
   kReplayHostSeconds,
+  kFfnRoundTripSeconds,
+  kFfnResidenceSeconds,
 };
-static_assert(sizeof(EngineStats) == 176, "EngineStats has changed: give the new count a tag here");
+static_assert(sizeof(EngineStats) == 192, "EngineStats has changed: give the new count a tag here");
 
 constexpr size_t kRecordHeadBytes = 16;
 constexpr size_t kTokenBytes = kRecordHeadBytes + 16;
@@ -328,6 +330,8 @@ std::vector<std::byte> StateLayout::encode(const EngineState& state) {
   out.number(kReplayLayers, execution.replay_layers);
   out.number(kEagerHostSeconds, execution.eager_host_seconds);
   out.number(kReplayHostSeconds, execution.replay_host_seconds);
+  out.number(kFfnRoundTripSeconds, stats.ffn_round_trip_seconds);
+  out.number(kFfnResidenceSeconds, stats.ffn_residence_seconds);
   return EngineHead::wrap(EngineMessage::state, out.take());
 }
 
@@ -390,6 +394,10 @@ Result<EngineState> StateLayout::decode(std::span<const std::byte> body) {
         return take(field, stats.execution.eager_host_seconds);
       case kReplayHostSeconds:
         return take(field, stats.execution.replay_host_seconds);
+      case kFfnRoundTripSeconds:
+        return take(field, stats.ffn_round_trip_seconds);
+      case kFfnResidenceSeconds:
+        return take(field, stats.ffn_residence_seconds);
       default:
         return false;
     }

@@ -159,6 +159,8 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   state.stats.preempted = 2;
   state.stats.decode_lanes = 3;
   state.stats.step_seconds = 1.5;
+  state.stats.ffn_round_trip_seconds = 0.75;
+  state.stats.ffn_residence_seconds = 0.5;
   state.stats.decode_lanes = 3;
   state.stats.execution = {11, 12, 13, 14, 15, 16, 17, 1.25, 2.5};
   state.health = make_error(ErrorCode::unavailable, "FFN rank 1 at tcp://b:7000: connection closed");
@@ -172,6 +174,8 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   EXPECT_EQ(got->stats.preempted, 2u);
   EXPECT_EQ(got->stats.decode_lanes, 3u);
   EXPECT_EQ(got->stats.step_seconds, 1.5);
+  EXPECT_EQ(got->stats.ffn_round_trip_seconds, 0.75);
+  EXPECT_EQ(got->stats.ffn_residence_seconds, 0.5);
   EXPECT_EQ(got->stats.decode_lanes, 3u);
   EXPECT_EQ(got->stats.execution, state.stats.execution);
   EXPECT_EQ(got->health.error().message, "FFN rank 1 at tcp://b:7000: connection closed");

@@ -73,6 +73,11 @@ void append_engine(const Engine& engine, std::vector<MetricFamily>& out) {
   counter("tandem_ffn_submits_total", "Exchanges with the experts", stats.ffn_submits);
   counter("tandem_ffn_wait_seconds_total", "Time in which attention could only wait for the experts",
           stats.ffn_wait_seconds);
+  counter("tandem_ffn_round_trip_seconds_total", "Exchanges with FFN ranks, from submit to completion here",
+          stats.ffn_round_trip_seconds);
+  counter("tandem_ffn_residence_seconds_total",
+          "Of the round trips, the time from arrival to reply in the FFN ranks; the rest was on the wire",
+          stats.ffn_residence_seconds);
 }
 
 // What a front knows of each of its ranks, with the rank as a label.
