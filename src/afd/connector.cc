@@ -15,7 +15,7 @@ constexpr std::array kConnectors = {
     ConnectorInfo{"local", "experts in this process"},
     ConnectorInfo{"p2p", "attention to one FFN rank, in turn; FFN ranks exchange rows among themselves"},
     ConnectorInfo{"m2n", "attention to the owners of each row's experts"},
-    ConnectorInfo{"auto", "decode by m2n and prefill by p2p; all by p2p with the gate on FFN", false},
+    ConnectorInfo{"auto", "decode by m2n and prefill by p2p; all by p2p with the gate on FFN"},
 };
 
 }  // namespace

@@ -70,7 +70,9 @@ Result<std::shared_ptr<const ExpertMap>> RemoteFfn::Impl::map_of(const FfnRankFa
 }
 
 void RemoteFfn::Impl::lose(const Error& error) {
-  log_warning(fmt::format("{}; reconnecting", error.message));
+  const std::string text = fmt::format("{}; reconnecting", error.message);
+  said_goodbye ? log_info(text) : log_warning(text);
+  said_goodbye = false;
   poller.remove(owned->fd());
   {
     const std::lock_guard lock(mutex);
@@ -185,6 +187,7 @@ Status RemoteFfn::Impl::on_message(std::span<const std::byte> message) {
       return make_error(ErrorCode::unavailable,
                         peer_text("closed the session: " + read_error(*frame).message));
     case FrameKind::goodbye:
+      said_goodbye = true;
       return make_error(ErrorCode::unavailable, peer_text("stopped"));
     case FrameKind::drain: {
       const std::lock_guard lock(mutex);

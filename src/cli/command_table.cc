@@ -80,7 +80,7 @@ std::vector<Command> make_commands() {
                    "the attention role: serves the OpenAI API or fronts, with the experts on FFN ranks",
                    "Waits for its FFN ranks, whichever starts first.\n"
                    "Example: tandem attention --model models/arith --ffn tcp://10.0.0.2:7000\n"
-                   "Several ranks: --connector m2n --compute-gate-on-attention --ffn "
+                   "Several ranks: --ffn "
                    "tcp://10.0.0.2:7000,tcp://10.0.0.3:7000\n"
                    "For a front: --attention-listen tcp://127.0.0.1:7100 (tandem serve --attention ...)",
                    with({"afd.", "serving.", "vllm."}),
@@ -93,9 +93,10 @@ std::vector<Command> make_commands() {
        "the FFN role: holds the experts and computes for attention ranks",
        "Prints `ready ADDRESS` when it listens and its weights are loaded.\n"
        "Example: tandem ffn --model models/arith --listen tcp://127.0.0.1:7000\n"
-       "One of several: --connector m2n --compute-gate-on-attention --num-ffn-ranks 2 --ffn-rank 1",
+       "One of several: --ffn tcp://10.0.0.2:7000,tcp://10.0.0.3:7000 --ffn-rank 1\n"
+       "With --connector m2n --compute-gate-on-attention: --num-ffn-ranks 2 --ffn-rank 1 would do",
        with({"afd.", "vllm."}),
-       {"afd.attention", "afd.attention_listen", "afd.attention_rank", "afd.ffn", "afd.role",
+       {"afd.attention", "afd.attention_listen", "afd.attention_rank", "afd.role",
         "afd.connect_timeout_s"},
        "model",
        {},

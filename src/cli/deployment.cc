@@ -18,6 +18,7 @@
 #include "cli/model_folder.h"
 #include "cli/rank_processes.h"
 #include "model/inspect.h"
+#include "transport/reserved_port.h"
 
 namespace tandem {
 namespace {
@@ -76,6 +77,7 @@ std::vector<std::string> shared_arguments(const Settings& settings, int threads)
           "--deterministic=" + std::string(bool_text(settings.engine.deterministic)),
           "--balanced-routing=" + std::string(bool_text(settings.engine.balanced_routing)),
           "--connector=" + settings.afd.connector,
+          "--exchange=" + settings.afd.exchange,
           "--placement=" + settings.afd.placement,
           "--expert-slices=" + std::to_string(settings.afd.expert_slices),
           "--expert-replicas=" + std::to_string(settings.afd.expert_replicas),
@@ -99,10 +101,14 @@ std::vector<std::string> with_shared(std::vector<std::string> own, const Setting
   return own;
 }
 
-std::vector<std::string> ffn_arguments(const Settings& settings, const std::string& address, int64_t rank,
-                                       int threads) {
-  return with_shared({"ffn", "--listen=" + address, "--ffn-scheduler=" + settings.afd.ffn_scheduler,
-                      "--ffn-rank=" + std::to_string(rank),
+std::string joined(const std::vector<std::string>& addresses) {
+  return fmt::format("{}", fmt::join(addresses, ","));
+}
+
+std::vector<std::string> ffn_arguments(const Settings& settings, const std::vector<std::string>& addresses,
+                                       int64_t rank, int threads) {
+  return with_shared({"ffn", "--listen=" + addresses[static_cast<size_t>(rank)], "--ffn=" + joined(addresses),
+                      "--ffn-scheduler=" + settings.afd.ffn_scheduler, "--ffn-rank=" + std::to_string(rank),
                       // a stray client must not end what attention has not reached yet
                       "--keep-serving=true"},
                      settings, threads);
@@ -127,6 +133,7 @@ std::vector<std::string> attention_arguments(const Settings& settings, const std
 
 struct Deployment::Impl {
   SocketFolder sockets;
+  std::vector<ReservedPort> ports;  // as long as their ranks: a rank that starts again finds its port
   RankProcesses ffn_processes{"FFN rank", "--listen="};
   std::vector<std::unique_ptr<FfnHost>> ffn_hosts;
   RankProcesses attention_processes{"attention rank", "--attention-listen="};
@@ -147,22 +154,40 @@ struct Deployment::Impl {
     return "shm://" + folder + "/" + name + ".sock";
   }
 
+  // Of all FFN ranks, before any of them listens: each must know where the others are.
+  Result<std::vector<std::string>> reserve_ffn_addresses(const Settings& settings) {
+    std::vector<std::string> addresses;
+    for (int64_t rank = 0; rank < settings.up.ffn; ++rank) {
+      TANDEM_ASSIGN(std::string address, listen_address(settings.up.transport, "ffn", rank));
+      if (address.ends_with(":0")) {
+        TANDEM_ASSIGN(ReservedPort port, ReservedPort::create());
+        address = address.substr(0, address.size() - 1) + std::to_string(port.port());
+        ports.push_back(std::move(port));
+      }
+      addresses.push_back(std::move(address));
+    }
+    return addresses;
+  }
+
   // All at once, so that they read their weights side by side; then `ffn_ranks` says where they listen.
   Status start_ffn(const Settings& settings, int roles) {
     if (settings.up.ffn == 0) return {};
     TANDEM_ASSIGN(const ModelConfig config, read_model_config(settings.model));
     TANDEM_TRY(held_experts(config, settings, 0, settings.up.ffn));  // before any process is started
+    TANDEM_ASSIGN(const std::vector<std::string> addresses, reserve_ffn_addresses(settings));
     for (int64_t rank = 0; rank < settings.up.ffn; ++rank) {
-      TANDEM_ASSIGN(const std::string address, listen_address(settings.up.transport, "ffn", rank));
       if (settings.up.transport == "inproc") {
         Settings mine = settings;
+        mine.afd.ffn = addresses;
         mine.afd.num_ffn_ranks = settings.up.ffn;
         mine.afd.ffn_rank = rank;
-        TANDEM_ASSIGN(std::unique_ptr<FfnHost> host, FfnHost::create(mine, address, roles));
+        TANDEM_ASSIGN(std::unique_ptr<FfnHost> host,
+                      FfnHost::create(mine, addresses[static_cast<size_t>(rank)], roles));
         ffn_ranks.push_back(host->facts());
         ffn_hosts.push_back(std::move(host));
       } else {
-        TANDEM_TRY(ffn_processes.start(ffn_arguments(settings, address, rank, threads_for(settings, roles))));
+        TANDEM_TRY(
+            ffn_processes.start(ffn_arguments(settings, addresses, rank, threads_for(settings, roles))));
       }
     }
     return wait_for(ffn_processes, settings, ffn_ranks);
@@ -178,8 +203,7 @@ struct Deployment::Impl {
   // Several attention ranks and the front before them.
   Status start_attention(Settings settings, const std::vector<std::string>& ffn_addresses, int roles) {
     TANDEM_TRY(share_memory(settings));
-    std::string joined;
-    for (const std::string& address : ffn_addresses) joined += (joined.empty() ? "" : ",") + address;
+    const std::string ffn = joined(ffn_addresses);
     for (int64_t rank = 0; rank < settings.up.attention; ++rank) {
       TANDEM_ASSIGN(const std::string address, listen_address(settings.up.transport, "attention", rank));
       if (settings.up.transport == "inproc") {
@@ -190,7 +214,7 @@ struct Deployment::Impl {
         attention_hosts.push_back(std::move(host));
       } else {
         TANDEM_TRY(attention_processes.start(
-            attention_arguments(settings, joined, address, rank, threads_for(settings, roles))));
+            attention_arguments(settings, ffn, address, rank, threads_for(settings, roles))));
       }
     }
     TANDEM_TRY(wait_for(attention_processes, settings, attention_ranks));

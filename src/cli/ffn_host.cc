@@ -36,6 +36,25 @@ constexpr size_t kUrgentScratchBytes = size_t{16} << 20;
 
 }  // namespace
 
+namespace {
+
+ExchangeKind exchange_kind(const std::string& name) {
+  if (name == "alltoall") return ExchangeKind::alltoall;
+  return name == "allgather" ? ExchangeKind::allgather : ExchangeKind::automatic;
+}
+
+// Before the weights are read.
+Status check_addresses(const AfdSettings& afd) {
+  if (afd.num_ffn_ranks == 1 || afd.connector == "m2n" || !afd.ffn.empty()) return {};
+  return make_error(ErrorCode::invalid_argument, "afd.ffn: FFN ranks of connector " + afd.connector +
+                                                     " exchange rows and need the addresses of "
+                                                     "all " +
+                                                     std::to_string(afd.num_ffn_ranks) +
+                                                     " of them, in order of rank: --ffn ADDRESS,...");
+}
+
+}  // namespace
+
 struct FfnHost::Impl {
   ModelConfig config;
   std::unique_ptr<Compute> compute;
@@ -78,6 +97,7 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
                                                  int roles) {
   auto impl = std::make_unique<Impl>();
   const Placement placement = Placement::from(settings);
+  TANDEM_TRY(check_addresses(settings.afd));
   TANDEM_ASSIGN(impl->config, read_model_config(settings.model));
   TANDEM_ASSIGN(impl->compute, Compute::create(threads_for(settings, roles)));
 
@@ -103,6 +123,8 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
   options.policy.order = settings.afd.ffn_scheduler == "fifo" ? GroupOrder::fifo : GroupOrder::grouped;
   TANDEM_ASSIGN(options.settings,
                 split_settings(settings.model, impl->config, placement, impl->compute->table()));
+  options.ffn_addresses = settings.afd.ffn;
+  options.exchange = exchange_kind(settings.afd.exchange);
   options.pieces = held_pieces(moe_layers(impl->config, impl->weights), {rank, 0});
   options.may_spin = io_may_spin(impl->compute->pool().threads(), roles, 1);
   TANDEM_ASSIGN(impl->worker, FfnWorker::create(options, *impl->block, impl->urgent.get()));

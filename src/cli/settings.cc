@@ -38,10 +38,11 @@ OptionSet Settings::declare() {
              "This process's role; none: both halves in one process.");
   set.choice(
       "afd.connector", afd.connector, connector_names(),
-      "How attention reaches the experts: p2p, one FFN rank; m2n, any number, with the gate on attention.");
+      "How attention reaches the experts: p2p, FFN ranks take turns and exchange rows; m2n, straight to the "
+      "owners, with the gate on attention; auto, decode by m2n and prefill by p2p.");
   set.list("afd.ffn", afd.ffn,
            "Addresses of the FFN ranks, in order of rank: tcp://host:port, ucx://host:port, shm://path, "
-           "inproc://name.");
+           "inproc://name. FFN ranks need it as well where they exchange rows (p2p and auto).");
   set.list(
       "afd.attention", afd.attention,
       "Addresses at which fronts reach the attention ranks, in order of rank. With them `serve` is a front: "
@@ -70,8 +71,10 @@ OptionSet Settings::declare() {
              "Attention runs the shared experts while it waits; auto: where the gate is.");
   set.boolean("afd.send_token_ids", afd.send_token_ids,
               "Token ids travel beside the activation (gate on FFN only).");
-  set.choice("afd.exchange", afd.exchange, {"auto", "allgather", "alltoall"},
-             "How rows reach the owners of their experts.");
+  set.choice(
+      "afd.exchange", afd.exchange, {"auto", "allgather", "alltoall"},
+      "How FFN ranks exchange rows: alltoall, each owner gets its own; allgather, every rank gets all; auto, "
+      "by how many rows alltoall would send.");
   set.choice("afd.placement", afd.placement, {"expert", "slice", "hybrid"},
              "What FFN ranks hold: whole experts each, a slice of every expert each, or in groups of ranks a "
              "slice each of the group's experts.");

@@ -67,7 +67,7 @@ TEST(Settings, CombinationsAreRefusedByName) {
   EXPECT_NE(validate(settings).error().message.find("afd.activation_dtype: bf16"), std::string::npos);
 }
 
-TEST(Settings, SeveralFfnRanksNeedM2nAndTheGateOnAttention) {
+TEST(Settings, M2nNeedsTheGateOnAttention) {
   const auto message = [](auto change) {
     Settings settings;
     change(settings);
@@ -77,10 +77,10 @@ TEST(Settings, SeveralFfnRanksNeedM2nAndTheGateOnAttention) {
   const auto has = [](const std::string& text, const char* part) {
     return text.find(part) != std::string::npos;
   };
-  EXPECT_TRUE(has(message([](Settings& s) { s.up.ffn = 2; }),
-                  "afd.connector: p2p with 2 FFN ranks is not supported; use m2n"));
-  EXPECT_TRUE(has(message([](Settings& s) { s.afd.ffn = {"a:1", "b:1", "c:1"}; }), "p2p with 3 FFN ranks"));
-  EXPECT_TRUE(has(message([](Settings& s) { s.afd.num_ffn_ranks = 2; }), "p2p with 2 FFN ranks"));
+  EXPECT_EQ(message([](Settings& s) { s.up.ffn = 2; }), "accepted");
+  EXPECT_EQ(message([](Settings& s) { s.afd.connector = "auto", s.up.ffn = 3; }), "accepted");
+  EXPECT_TRUE(has(message([](Settings& s) { s.afd.connector = "local", s.up.ffn = 2; }),
+                  "afd.connector: local with 2 FFN ranks is not supported; use p2p, m2n or auto"));
   EXPECT_TRUE(
       has(message([](Settings& s) { s.afd.connector = "m2n"; }), "afd.connector: m2n with the gate on FFN"));
   const auto m2n = [&](auto change) {
@@ -91,6 +91,8 @@ TEST(Settings, SeveralFfnRanksNeedM2nAndTheGateOnAttention) {
     });
   };
   EXPECT_EQ(m2n([](Settings&) {}), "accepted");
+  EXPECT_TRUE(has(m2n([](Settings& s) { s.afd.exchange = "allgather"; }),
+                  "afd.exchange: allgather with afd.connector m2n is not supported; use auto"));
   EXPECT_EQ(m2n([](Settings& s) { s.up.ffn = 3; }), "accepted");
   EXPECT_EQ(m2n([](Settings& s) { s.afd.ffn = {"a:1", "b:1"}; }), "accepted");
   EXPECT_EQ(m2n([](Settings& s) { s.afd.num_ffn_ranks = 3, s.afd.ffn_rank = 2; }), "accepted");

@@ -93,18 +93,18 @@ std::vector<SupportRule> make_rules() {
                      std::string(connector.summary)});
   }
   const std::vector<SupportRule> table = {
-      {{{"afd.exchange", {"allgather", "alltoall"}}},
+      {{{"afd.exchange", {"allgather", "alltoall"}}, {"afd.connector", {"m2n"}}},
        "auto",
-       "FFN ranks do not exchange: p2p takes one, and m2n needs no exchange"},
+       "m2n needs no exchange among FFN ranks"},
       {{{"afd.activation_dtype", {"fp8", "mxfp8", "int8"}}, {"afd.compute_gate_on_attention", {"false"}}},
        "it with afd.compute_gate_on_attention: true, or auto",
        "the router must see the rows before they are rounded"},
       {{{"afd.connector", {"m2n"}}, {"afd.compute_gate_on_attention", {"false"}}},
        "it with afd.compute_gate_on_attention: true",
        "attention must know the experts of a row to send it to them"},
-      {{{"afd.connector", {"local", "p2p"}}, {"afd.num_ffn_ranks", {kSeveral}}},
-       "m2n, with afd.compute_gate_on_attention: true",
-       ""},
+      {{{"afd.connector", {"local"}}, {"afd.num_ffn_ranks", {kSeveral}}},
+       "p2p, m2n or auto",
+       "local is one process"},
       {{{"afd.send_token_ids", {"true"}}, {"afd.compute_gate_on_attention", {"true"}}},
        "one of the two: a routing replaces token ids",
        ""},
