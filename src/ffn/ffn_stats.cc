@@ -8,15 +8,21 @@ std::string describe(const FfnStats& stats) {
   const auto ratio = [](uint64_t sum, uint64_t count) {
     return count == 0 ? 0.0 : static_cast<double>(sum) / static_cast<double>(count);
   };
-  return fmt::format(
+  std::string text = fmt::format(
       "{} tiles, {} rows in {} groups ({:.1f} clients each, at most {}), {} of them between pieces of "
-      "prefill; "
-      "{:.1f} rows an expert read; "
+      "prefill; {:.1f} rows an expert read; "
       "decode {} ms, prefill {} ms; {} refused, {} cancelled, {} failed",
       stats.tiles, stats.rows, stats.groups, ratio(stats.clients_in_groups, stats.groups),
       stats.max_clients_in_group, stats.preemptions, ratio(stats.expert_rows, stats.experts_read),
       stats.decode_us / 1000, stats.prefill_us / 1000, stats.tiles_refused, stats.tiles_cancelled,
       stats.tiles_failed);
+  const ExchangeStats& exchange = stats.exchange;
+  if (exchange.groups == 0) return text;
+  return text +
+         fmt::format(
+             "; {} groups exchanged ({} alltoall, {} allgather), {} rows sent, waited {:.1f} us a group",
+             exchange.groups, exchange.alltoall, exchange.allgather, exchange.rows_sent,
+             ratio(exchange.exchange_us, exchange.groups));
 }
 
 std::string describe_execution(const FfnStats& stats) {
