@@ -136,7 +136,8 @@ struct FfnWorker::Impl {
 
   mutable std::mutex stats_mutex;
   FfnStats stats;
-  std::optional<Error> misfit;  // under stats_mutex as well
+  bool attention_served = false;  // under stats_mutex as well
+  std::optional<Error> misfit;    // under stats_mutex as well
 
   std::thread io, computing;
 };

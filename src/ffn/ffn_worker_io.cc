@@ -138,6 +138,7 @@ void FfnWorker::Impl::open_session(const std::shared_ptr<Session>& session) {
                        session->endpoint().caps().transport, session->id()));
   const std::lock_guard lock(stats_mutex);
   ++stats.sessions_opened;
+  attention_served = attention_served || session->channel() == Channel::request;
 }
 
 void FfnWorker::Impl::on_message(const std::shared_ptr<Session>& session, Incoming& incoming) {
@@ -281,7 +282,7 @@ void FfnWorker::Impl::close_session(const std::shared_ptr<Session>& session, con
 
 void FfnWorker::Impl::note_misfit(const Error& error) {
   const std::lock_guard lock(stats_mutex);
-  if (stats.sessions_opened == 0 && !misfit) misfit = error;
+  if (!attention_served && !misfit) misfit = error;
 }
 
 void FfnWorker::Impl::count_cancelled(size_t tiles) {
