@@ -246,8 +246,17 @@ void AttentionWorker::cancel(RequestId id) {
 }
 
 EngineStats AttentionWorker::stats() const {
-  std::lock_guard lock(impl_->mutex);
-  return impl_->stats;
+  EngineStats stats;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    stats = impl_->stats;
+  }
+  if (impl_->options.router != nullptr) {
+    const RouterTimes times = impl_->options.router->router_times();
+    stats.router_calls = times.calls;
+    stats.router_seconds = static_cast<double>(times.nanoseconds) * 1e-9;
+  }
+  return stats;
 }
 
 Status AttentionWorker::health() const {

@@ -105,6 +105,8 @@ struct EngineStats {
   uint32_t decode_lanes = 1;  // in use now
   ExecutionStats execution;
   uint64_t ffn_submits = 0;
+  uint64_t router_calls = 0;  // of the gate on this rank; 0 where it is elsewhere
+  double router_seconds = 0;
   double ffn_wait_seconds = 0, step_seconds = 0;  // totals; ffn_wait: attention had nothing to do but wait
   // Totals of exchanges with FFN ranks: from submit to completion here, and from arrival to reply there, as
   // they say. The difference was on the wire (with several lanes also in this rank, waiting to be looked at).

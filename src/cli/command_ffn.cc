@@ -27,9 +27,20 @@ Result<int> run_ffn(Settings& settings) {
 }
 
 Result<int> run_settled_ffn(Settings& settings) {
+  // The host goes after the signal's thread, which may be reporting.
+  std::unique_ptr<FfnHost> host;
   StopSignal stop;
   TANDEM_TRY(check_listen_address(settings, "afd.listen", settings.afd.listen));
-  TANDEM_ASSIGN(const std::unique_ptr<FfnHost> host, FfnHost::create(settings, settings.afd.listen, 1));
+  TANDEM_ASSIGN(host, FfnHost::create(settings, settings.afd.listen, 1));
+  // Whoever started this rank asks for its counts now and then (RankProcesses::counters).
+  stop.on_report([&settings, &host] {
+    if (settings.json) {
+      std::printf("%s\n", counters_json(host->counters()).c_str());
+    } else {
+      log_info(host->report());
+    }
+    std::fflush(stdout);
+  });
   if (settings.json) {
     std::printf("%s\n", rank_json(host->facts()).c_str());
   } else {

@@ -177,6 +177,7 @@ Result<int> run_generate(Settings& settings) {
     const Json document = {{"model", settings.model},
                            {"ranks", Json::parse(rank_json(deployment->ranks()))},
                            {"logits_hash", hash_text(combined_hash(answers))},
+                           {"counters", Json::parse(counters_json(deployment->counters()))},
                            {"seconds", seconds},
                            {"generated_tokens", tokens},
                            {"execution", execution_json(deployment->engine().stats())},

@@ -254,6 +254,20 @@ std::vector<RankFacts> Deployment::ranks() const {
   return ranks;
 }
 
+std::vector<RankCounters> Deployment::counters() {
+  std::vector<RankCounters> all;
+  const std::vector<EngineRank> behind_front = engine().ranks();
+  for (const EngineRank& rank : behind_front) all.push_back(counters_of("attention", rank.rank, rank.stats));
+  if (behind_front.empty()) {
+    const RankFacts& facts = impl_->engine->facts();
+    all.push_back(counters_of(facts.role, facts.rank, engine().stats()));
+  }
+  for (const auto& host : impl_->ffn_hosts) all.push_back(host->counters());
+  const std::vector<RankCounters> processes = impl_->ffn_processes.counters("ffn");
+  all.insert(all.end(), processes.begin(), processes.end());
+  return all;
+}
+
 void Deployment::tend() {
   impl_->ffn_processes.tend();
   impl_->attention_processes.tend();

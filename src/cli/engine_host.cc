@@ -155,6 +155,10 @@ struct EngineHost::Impl {
     options.max_queue = static_cast<uint32_t>(settings.serving.max_queue);
     options.vocab_size = config.vocab_size;
     options.eos_token_ids = eos_token_ids;
+    // Colocated, or behind the port of another rank: then nothing routes here.
+    options.router = experts != nullptr && experts->options().routes ? experts.get()
+                     : port->traits().routes                         ? nullptr
+                                                                     : local.get();
 
     const std::vector<KvCacheView> caches = block_pool.layer_views();
     const LaneRows rows = rows_of_lanes(options);

@@ -77,6 +77,10 @@ void FfnHost::stop(Duration drain_limit) {
   impl_->worker->stop(drain_limit);
 }
 
+RankCounters FfnHost::counters() const {
+  return counters_of(impl_->facts.rank, impl_->worker->stats());
+}
+
 std::string FfnHost::report() const {
   const FfnStats stats = impl_->worker->stats();
   const auto per_group = [&](uint64_t count) {

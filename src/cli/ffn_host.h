@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cli/engine_host.h"
+#include "cli/rank_counters.h"
 #include "cli/settings.h"
 #include "model/model_config.h"
 #include "moe/expert_placement.h"
@@ -31,6 +32,7 @@ class FfnHost {
   std::string report() const;
   // FfnWorker::misfit.
   std::optional<Error> misfit() const;
+  RankCounters counters() const;  // any thread
   void stop(Duration drain_limit);
 
  private:

@@ -1,5 +1,7 @@
 #include "cli/rank_processes.h"
 
+#include <signal.h>
+
 #include "base/log.h"
 #include "cli/deployment.h"
 
@@ -8,6 +10,22 @@ namespace {
 
 // A rank that cannot start again must not keep the machine busy with trying.
 constexpr auto kRestartInterval = std::chrono::seconds(1);
+
+// A rank answers from a thread of its own, in microseconds; on a machine that is overloaded it may wait for a
+// core.
+constexpr auto kCountersLimit = std::chrono::seconds(5);
+
+// A rank that has started again has said its facts first: lines that are no counts are passed over.
+Result<RankCounters> ask(ChildProcess& child) {
+  if (!child.alive() || ::kill(child.pid(), SIGUSR1) != 0)
+    return make_error(ErrorCode::unavailable, "the process has ended");
+  const Instant limit = now() + kCountersLimit;
+  while (true) {
+    TANDEM_ASSIGN(const std::string line, child.read_line(limit - now()));
+    auto counters = parse_counters(line);
+    if (counters) return counters;
+  }
+}
 
 }  // namespace
 
@@ -32,6 +50,22 @@ Result<std::vector<RankFacts>> RankProcesses::wait_ready(Duration limit) {
       if (argument.starts_with(listen_flag_)) argument = listen_flag_ + facts.address;
     }
     list.push_back(std::move(facts));
+  }
+  return list;
+}
+
+std::vector<RankCounters> RankProcesses::counters(const std::string& role) {
+  std::vector<RankCounters> list;
+  for (size_t rank = 0; rank < processes_.size(); ++rank) {
+    auto asked = ask(processes_[rank].child);
+    if (!asked) {
+      RankCounters none;
+      none.role = role;
+      none.rank = static_cast<int64_t>(rank);
+      none.missing = asked.error().message;
+      asked = std::move(none);
+    }
+    list.push_back(std::move(*asked));
   }
   return list;
 }

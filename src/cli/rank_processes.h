@@ -7,6 +7,7 @@
 
 #include "cli/child_process.h"
 #include "cli/engine_host.h"
+#include "cli/rank_counters.h"
 
 namespace tandem {
 
@@ -21,6 +22,9 @@ class RankProcesses {
   // Waits for the facts of all that were started, `limit` each; an error names the rank that did not start.
   // From then on a rank that starts again listens on the address that it has said.
   Result<std::vector<RankFacts>> wait_ready(Duration limit);
+  // What each rank counted, asked for now (SIGUSR1): a line of JSON on its standard output. One that does not
+  // answer is named with the reason.
+  std::vector<RankCounters> counters(const std::string& role);
   // Starts again what has died.
   void tend();
 

@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <utility>
+
 namespace tandem {
 namespace {
 
@@ -17,6 +19,7 @@ sigset_t stop_signals() {
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGUSR1);
   return set;
 }
 
@@ -47,12 +50,22 @@ void StopSignal::loop() {
     int signal = 0;
     sigwait(&set, &signal);
     if (ending_.load()) return;
+    if (signal == SIGUSR1) {
+      const std::lock_guard lock(mutex_);
+      if (report_) report_();
+      continue;
+    }
     if (stop_requested.exchange(true)) ::_exit(kExitInterrupted);
     {
       const std::lock_guard lock(mutex_);  // whoever is about to wait has looked at the flag, or will see it
     }
     changed_.notify_all();
   }
+}
+
+void StopSignal::on_report(std::function<void()> report) {
+  const std::lock_guard lock(mutex_);
+  report_ = std::move(report);
 }
 
 void StopSignal::wait() {

@@ -1,10 +1,11 @@
-// StopSignal: SIGINT and SIGTERM as something to wait for and to look at. Create one before any other thread
+// StopSignal: SIGINT and SIGTERM as something to wait for and to look at, and SIGUSR1 as a wish for a report. Create one before any other thread
 // starts: they inherit the blocked signals. A second signal ends the process at once, for the user who will
 // not wait for a drain.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -23,6 +24,9 @@ class StopSignal {
   void wait();
   // The same, but waits no longer than `limit`; false: none has come.
   bool wait_for(Duration limit);
+  // Called at each SIGUSR1, on this object's thread; what it uses must outlive this object. Before it is set,
+  // the signal does nothing.
+  void on_report(std::function<void()> report);
   // Whether one has come, for what waits for something else meanwhile. False for ever in a process without a
   // StopSignal.
   static const std::atomic<bool>& requested();
@@ -32,6 +36,7 @@ class StopSignal {
 
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::function<void()> report_;
   std::atomic<bool> ending_{false};
   std::thread thread_;
 };

@@ -16,6 +16,8 @@ std::string describe(const FfnStats& stats) {
       stats.max_clients_in_group, stats.preemptions, ratio(stats.expert_rows, stats.experts_read),
       stats.decode_us / 1000, stats.prefill_us / 1000, stats.tiles_refused, stats.tiles_cancelled,
       stats.tiles_failed);
+  text += fmt::format("; routed {} times in {} ms, waited {} ms for tiles", stats.router_calls,
+                      stats.router_ns / 1000000, stats.wait_us / 1000);
   const ExchangeStats& exchange = stats.exchange;
   if (exchange.groups == 0) return text;
   return text +

@@ -130,6 +130,7 @@ std::optional<Error> FfnWorker::misfit() const {
 
 FfnStats FfnWorker::stats() const {
   const std::lock_guard lock(impl_->stats_mutex);
+  impl_->count_wait();
   return impl_->stats;
 }
 

@@ -9,7 +9,7 @@ namespace tandem {
 
 void FfnWorker::Impl::compute() {
   std::vector<WaitingTile> group;
-  while (queue.take_group(group, home_has_room())) {
+  while (wait_for_group(group)) {
     if (homes != nullptr) {
       homes->collect();
       if (abandoning.load()) homes->fail_all({ErrorCode::unavailable, "this rank stops"});
@@ -23,6 +23,26 @@ void FfnWorker::Impl::compute() {
     }
     if (stopping.load()) poller.wake();  // somebody waits for the queue to run dry
   }
+}
+
+bool FfnWorker::Impl::wait_for_group(std::vector<WaitingTile>& group) {
+  {
+    const std::lock_guard lock(stats_mutex);
+    waiting_since = now();
+  }
+  const bool taken = queue.take_group(group, home_has_room());
+  const std::lock_guard lock(stats_mutex);
+  count_wait();
+  waiting_since.reset();
+  return taken;
+}
+
+void FfnWorker::Impl::count_wait() {
+  if (!waiting_since) return;
+  const Instant at = now();
+  stats.wait_us += static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(at - *waiting_since).count());
+  waiting_since = at;
 }
 
 void FfnWorker::Impl::let_go(WaitingTile& tile) {
@@ -92,7 +112,13 @@ void FfnWorker::Impl::count_compute(bool prefill, bool replay, uint32_t spent, D
   if (block == nullptr) return;
   stats.expert_rows = block->stats().expert_rows;
   stats.experts_read = block->stats().experts_read;
+  const RouterTimes router = block->router_times();
+  stats.router_calls = router.calls;
+  stats.router_ns = router.nanoseconds;
   if (urgent_block == nullptr) return;
+  const RouterTimes urgent_router = urgent_block->router_times();
+  stats.router_calls += urgent_router.calls;
+  stats.router_ns += urgent_router.nanoseconds;
   stats.expert_rows += urgent_block->stats().expert_rows;
   stats.experts_read += urgent_block->stats().experts_read;
 }

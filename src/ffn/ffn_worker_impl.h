@@ -60,6 +60,10 @@ struct FfnWorker::Impl {
   void compute();
   // Between two pieces of a prefill group: at most one decode group, so that both go on.
   void preempt();
+  // TileQueue::take_group, with the time that it waits counted.
+  bool wait_for_group(std::vector<WaitingTile>& group);
+  // Holding stats_mutex. A wait that is going on counts up to now: a report between two tiles is whole.
+  void count_wait();
   bool home_has_room() const { return homes == nullptr || homes->has_room(); }
   void run_group(std::vector<WaitingTile>& group, Bench& bench);
   PreparedPrograms::Choice choose_program(const std::vector<WaitingTile>& group);
@@ -136,6 +140,7 @@ struct FfnWorker::Impl {
 
   mutable std::mutex stats_mutex;
   FfnStats stats;
+  std::optional<Instant> waiting_since;  // the compute thread waits for tiles; under stats_mutex as well
   bool attention_served = false;  // under stats_mutex as well
   std::optional<Error> misfit;    // under stats_mutex as well
 

@@ -1,6 +1,7 @@
 #include "moe/moe_block.h"
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,8 @@ struct MoeBlock::Impl {
   std::vector<float> held_weights;     // [max_rows, top_k]: 0 where the expert is held elsewhere
   std::vector<uint32_t> shared_index;  // rows of a part whose shared experts are added here
   MoeStats stats;
+  // Read by reports while the block runs.
+  std::atomic<uint64_t> router_calls{0}, router_nanoseconds{0};
 
   Status check_layer(LayerIndex layer) const {
     if (layer >= layers.size() || layers[layer] == nullptr) {
@@ -49,6 +52,7 @@ struct MoeBlock::Impl {
   void route_piece(LayerIndex index, uint32_t rows, ActivationView in, std::span<int32_t> out_ids,
                    std::span<float> out_weights) {
     const MoeLayerWeights& layer = *layers[index];
+    const Instant start = now();
     MatmulArgs args;
     args.weights = {&layer.router, 1};
     args.in = in;
@@ -62,6 +66,9 @@ struct MoeBlock::Impl {
       uint32_t& next = next_expert[index];
       next = route_balanced(shape.router, next, rows, out_ids, out_weights);
     }
+    router_calls.fetch_add(1, std::memory_order_relaxed);
+    router_nanoseconds.fetch_add(static_cast<uint64_t>(std::chrono::nanoseconds(now() - start).count()),
+                                 std::memory_order_relaxed);
   }
 
   void combine(uint32_t rows, uint32_t top_k, const float* slot_weights, const float* shared,
@@ -163,6 +170,10 @@ const MoeBlockOptions& MoeBlock::options() const {
 }
 const MoeStats& MoeBlock::stats() const {
   return impl_->stats;
+}
+RouterTimes MoeBlock::router_times() const {
+  return {impl_->router_calls.load(std::memory_order_relaxed),
+          impl_->router_nanoseconds.load(std::memory_order_relaxed)};
 }
 
 Result<std::unique_ptr<MoeBlock>> MoeBlock::create(const MoeShape& shape,

@@ -66,6 +66,11 @@ struct MoeStats {
   uint64_t calls = 0, rows = 0, expert_rows = 0, experts_read = 0;
 };
 
+// How often this rank routed, and how long that took: two readings of the clock a call.
+struct RouterTimes {
+  uint64_t calls = 0, nanoseconds = 0;
+};
+
 class MoeBlock {
  public:
   // `layers` [num_layers]: index = layer of the model; entries of dense layers are never asked for. Both
@@ -78,6 +83,7 @@ class MoeBlock {
   const MoeShape& shape() const;
   const MoeBlockOptions& options() const;
   const MoeStats& stats() const;
+  RouterTimes router_times() const;  // any thread
 
   // invalid_argument: a routing of the wrong kind, an id out of range, weights that are not finite or (but in
   // a part) all zero.

@@ -78,6 +78,9 @@ void append_engine(const Engine& engine, std::vector<MetricFamily>& out) {
   counter("tandem_ffn_residence_seconds_total",
           "Of the round trips, the time from arrival to reply in the FFN ranks; the rest was on the wire",
           stats.ffn_residence_seconds);
+  counter("tandem_router_calls_total", "Calls of the gate on this rank; 0 where it is elsewhere",
+          stats.router_calls);
+  counter("tandem_router_seconds_total", "Time in these calls", stats.router_seconds);
 }
 
 // What a front knows of each of its ranks, with the rank as a label.
