@@ -27,13 +27,14 @@ std::string status_text(int status) {
 
 }  // namespace
 
-Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& arguments) {
+Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& arguments,
+                                         const std::string& binary) {
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0)
     return make_error(ErrorCode::resource_exhausted, std::string("pipe: ") + std::strerror(errno));
   std::vector<char*> argv;
-  std::string self = "/proc/self/exe";
-  argv.push_back(self.data());
+  std::string program = binary;
+  argv.push_back(program.data());
   std::vector<std::string> copies = arguments;
   for (std::string& argument : copies) argv.push_back(argument.data());
   argv.push_back(nullptr);

@@ -14,8 +14,9 @@ namespace tandem {
 
 class ChildProcess {
  public:
-  // Runs this binary with `arguments`. The child is killed when the parent dies, however it dies.
-  static Result<ChildProcess> start(const std::vector<std::string>& arguments);
+  // Runs `binary` with `arguments`; "/proc/self/exe" is this one. The child is killed when the parent dies, however it dies.
+  static Result<ChildProcess> start(const std::vector<std::string>& arguments,
+                                    const std::string& binary = "/proc/self/exe");
   ChildProcess() = default;
   ChildProcess(ChildProcess&& other) noexcept { *this = std::move(other); }
   ChildProcess& operator=(ChildProcess&& other) noexcept;

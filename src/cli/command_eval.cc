@@ -6,21 +6,15 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "cli/batch_generation.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/deployment.h"
-#include "cli/gsm8k.h"
-#include "cli/text_model.h"
+#include "cli/gsm8k_run.h"
 
 namespace tandem {
 namespace {
 
-struct Score {
-  uint64_t total = 0, strict = 0, flexible = 0, failed = 0;
-};
-
-void show_progress(const Score& score, size_t total) {
+void show_progress(const Gsm8kScore& score, size_t total) {
   // A bar on a terminal; a line each tenth in a log.
   const bool is_terminal = ::isatty(STDERR_FILENO) == 1;
   const size_t tenth = std::max<size_t>(1, total / 10);
@@ -36,18 +30,9 @@ void show_progress(const Score& score, size_t total) {
 Result<int> run_eval_gsm8k(Settings& settings) {
   if (settings.eval.data.empty())
     return make_error(ErrorCode::invalid_argument, "eval.data: no file; name one with --data");
-  TANDEM_ASSIGN(std::vector<Gsm8kProblem> problems, load_gsm8k(settings.eval.data));
-  const auto limit = static_cast<size_t>(settings.eval.limit);
-  if (limit > 0 && problems.size() > limit) problems.resize(limit);
+  TANDEM_ASSIGN(const std::vector<Gsm8kProblem> problems,
+                load_gsm8k(settings.eval.data, settings.eval.limit));
   TANDEM_ASSIGN(const TextModel text, TextModel::load(settings.model));
-  std::vector<GenerationRequest> requests;
-  for (const Gsm8kProblem& problem : problems) {
-    GenerationRequest request;
-    TANDEM_ASSIGN(request.prompt, text.encode_question(problem.question));
-    request.sampling.temperature = 0;
-    request.sampling.max_tokens = static_cast<uint32_t>(settings.eval.max_tokens);
-    requests.push_back(std::move(request));
-  }
   std::ofstream output;
   if (!settings.eval.output.empty()) {
     output.open(settings.eval.output);
@@ -56,34 +41,24 @@ Result<int> run_eval_gsm8k(Settings& settings) {
   }
   TANDEM_ASSIGN(const std::unique_ptr<Deployment> deployment, Deployment::start(settings));
 
-  Score score;
-  std::vector<std::string> texts(problems.size());
-  const Instant start = now();
-  const auto answers = generate_batch(
-      deployment->engine(), requests, static_cast<uint32_t>(settings.eval.concurrency),
-      [&](size_t index, const BatchAnswer& answer) {
-        ++score.total;
-        if (answer.finish.reason == FinishReason::error) {
-          ++score.failed;
-          std::fprintf(stderr, "question %zu: %s\n", index + 1, answer.finish.error.message.c_str());
-        }
-        texts[index] = text.decode(answer.tokens()).value_or("");
-        if (strict_number(texts[index]) == problems[index].number) ++score.strict;
-        if (flexible_number(texts[index]) == problems[index].number) ++score.flexible;
-        show_progress(score, problems.size());
-      });
-  const double seconds = seconds_since(start);
+  TANDEM_ASSIGN(
+      const Gsm8kRun run,
+      run_gsm8k(deployment->engine(), text, problems, static_cast<uint32_t>(settings.eval.concurrency),
+                static_cast<uint32_t>(settings.eval.max_tokens),
+                [&](const Gsm8kScore& so_far, size_t) { show_progress(so_far, problems.size()); }));
+  const Gsm8kScore& score = run.score;
+  const double seconds = run.seconds;
   size_t tokens = 0;
-  for (size_t i = 0; i < answers.size(); ++i) {
-    tokens += answers[i].events.size();
+  for (size_t i = 0; i < run.answers.size(); ++i) {
+    tokens += run.answers[i].events.size();
     if (!output.is_open()) continue;
     const nlohmann::ordered_json line = {{"index", i},
                                          {"question", problems[i].question},
-                                         {"answer", texts[i]},
+                                         {"answer", run.texts[i]},
                                          {"expected", problems[i].number},
-                                         {"correct", strict_number(texts[i]) == problems[i].number},
-                                         {"tokens", answers[i].events.size()},
-                                         {"error", answers[i].finish.error.message}};
+                                         {"correct", strict_number(run.texts[i]) == problems[i].number},
+                                         {"tokens", run.answers[i].events.size()},
+                                         {"error", run.answers[i].finish.error.message}};
     output << line.dump() << '\n';
   }
   const Interval interval = wilson_interval(score.strict, score.total);

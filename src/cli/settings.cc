@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "afd/connector.h"
+#include "cli/load_profile.h"
 #include "cli/support.h"
 
 namespace tandem {
@@ -159,6 +160,16 @@ OptionSet Settings::declare() {
   set.text("vllm.compilation_config", vllm.compilation_config,
            "JSON with cudagraph_mode, cudagraph_capture_sizes and max_cudagraph_capture_size "
            "(docs/afd-plugin.md).");
+
+  set.list("bench.arms", bench.arms,
+           "What is compared: ffn and attention, where the gate runs; base=BINARY, another tandem.");
+  set.integer("bench.runs", bench.runs, 1, 1000, "Runs of each arm.");
+  set.choice("bench.profile", bench.profile, load_profile_names(), "The load.");
+  set.real("bench.scale", bench.scale, 0.001, 1, "Multiplies the load's lengths, concurrency and limits.");
+  set.integer("bench.requests", bench.requests, 0, INT64_MAX,
+              "Requests of a run; 0: twice as many as run at once.");
+  set.integer("bench.seed", bench.seed, 0, INT64_MAX, "Seed of the prompts' token ids.");
+  set.text("bench.output", bench.output, "The report is written beside this name, as .md, .json and .svg.");
 
   set.boolean("configuration.matrix", configuration.matrix,
               "Print the support matrix (in docs/features.md) instead.");

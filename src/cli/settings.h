@@ -87,6 +87,14 @@ struct VllmSettings {
   std::string additional_config;
   bool enforce_eager = false;
   std::string compilation_config;
+struct BenchSettings {
+  std::vector<std::string> arms = {"ffn", "attention"};
+  int64_t runs = 5;
+  std::string profile = "seed-545";
+  double scale = 1;
+  int64_t requests = 0;
+  int64_t seed = 0;
+  std::string output = "placement";
 };
 
 struct ConfigurationSettings {
@@ -104,6 +112,7 @@ struct Settings {
   GenerateSettings generate;
   EvalSettings eval;
   VllmSettings vllm;
+  BenchSettings bench;
   ConfigurationSettings configuration;
 
   // Declares every option. The set points into *this.
