@@ -87,6 +87,8 @@ struct VllmSettings {
   std::string additional_config;
   bool enforce_eager = false;
   std::string compilation_config;
+};
+
 struct BenchSettings {
   std::vector<std::string> arms = {"ffn", "attention"};
   int64_t runs = 5;

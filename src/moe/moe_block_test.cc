@@ -42,6 +42,19 @@ TEST(MoeBlock, RowsHaveTheSameBitsAloneAndTogether) {
   }
 }
 
+TEST(MoeBlock, CountsItsRoutingAndOnlyThat) {
+  BlockUnderTest gate_here(true, true, SumMode::plain);
+  gate_here.run<float>(0, kRows);
+  gate_here.run<float>(0, 1);
+  EXPECT_EQ(gate_here.block->router_times().calls, 2u);
+  EXPECT_GT(gate_here.block->router_times().nanoseconds, 0u);
+  BlockUnderTest gate_elsewhere(false, true, SumMode::plain);
+  gate_elsewhere.route();
+  const uint64_t before = gate_elsewhere.block->router_times().calls;
+  gate_elsewhere.run<float>(0, kRows, gate_elsewhere.routing());
+  EXPECT_EQ(gate_elsewhere.block->router_times().calls, before);
+}
+
 TEST(MoeBlock, EveryPlacementGivesTheSameBitsWhenDeterministic) {
   BlockUnderTest colocated(true, true, SumMode::deterministic);
   const auto want = colocated.run<double>(0, kRows);

@@ -186,6 +186,8 @@ EngineStats BalancedEngine::stats() const {
     sum.step_seconds += stats.step_seconds;
     sum.ffn_round_trip_seconds += stats.ffn_round_trip_seconds;
     sum.ffn_residence_seconds += stats.ffn_residence_seconds;
+    sum.router_calls += stats.router_calls;
+    sum.router_seconds += stats.router_seconds;
   }
   return sum;
 }

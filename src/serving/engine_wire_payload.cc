@@ -71,8 +71,10 @@ enum StateTag : uint16_t {
   kReplayHostSeconds,
   kFfnRoundTripSeconds,
   kFfnResidenceSeconds,
+  kRouterCalls,
+  kRouterSeconds,
 };
-static_assert(sizeof(EngineStats) == 192, "EngineStats has changed: give the new count a tag here");
+static_assert(sizeof(EngineStats) == 208, "EngineStats has changed: give the new count a tag here");
 
 constexpr size_t kRecordHeadBytes = 16;
 constexpr size_t kTokenBytes = kRecordHeadBytes + 16;
@@ -332,6 +334,8 @@ std::vector<std::byte> StateLayout::encode(const EngineState& state) {
   out.number(kReplayHostSeconds, execution.replay_host_seconds);
   out.number(kFfnRoundTripSeconds, stats.ffn_round_trip_seconds);
   out.number(kFfnResidenceSeconds, stats.ffn_residence_seconds);
+  out.number(kRouterCalls, stats.router_calls);
+  out.number(kRouterSeconds, stats.router_seconds);
   return EngineHead::wrap(EngineMessage::state, out.take());
 }
 
@@ -398,6 +402,10 @@ Result<EngineState> StateLayout::decode(std::span<const std::byte> body) {
         return take(field, stats.ffn_round_trip_seconds);
       case kFfnResidenceSeconds:
         return take(field, stats.ffn_residence_seconds);
+      case kRouterCalls:
+        return take(field, stats.router_calls);
+      case kRouterSeconds:
+        return take(field, stats.router_seconds);
       default:
         return false;
     }

@@ -163,6 +163,8 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   state.stats.ffn_residence_seconds = 0.5;
   state.stats.decode_lanes = 3;
   state.stats.execution = {11, 12, 13, 14, 15, 16, 17, 1.25, 2.5};
+  state.stats.router_calls = 5;
+  state.stats.router_seconds = 0.25;
   state.health = make_error(ErrorCode::unavailable, "FFN rank 1 at tcp://b:7000: connection closed");
   const auto message = StateLayout::encode(state);
   const auto head = EngineHead::parse(message);
@@ -178,6 +180,8 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   EXPECT_EQ(got->stats.ffn_residence_seconds, 0.5);
   EXPECT_EQ(got->stats.decode_lanes, 3u);
   EXPECT_EQ(got->stats.execution, state.stats.execution);
+  EXPECT_EQ(got->stats.router_calls, 5u);
+  EXPECT_EQ(got->stats.router_seconds, 0.25);
   EXPECT_EQ(got->health.error().message, "FFN rank 1 at tcp://b:7000: connection closed");
 }
 
