@@ -206,7 +206,10 @@ std::vector<Command> make_commands() {
          return excluded;
        }(),
        "model",
-       [](Settings& settings) { settings.engine.log_level = "warning"; },
+       [](Settings& settings) {
+         settings.engine.log_level = "warning";
+         settings.afd.compute_gate_on_attention = true;  // each arm says where; some connectors need it there
+       },
        run_bench_placement});
   table.push_back(
       {"inspect",

@@ -50,10 +50,7 @@ class PromptFile {
 class ProcessArm final : public PlacementArm {
  public:
   ProcessArm(const Settings& settings, std::string binary, uint32_t concurrency)
-      : settings_(settings), binary_(std::move(binary)) {
-    // The queue's length is what bounds the requests in flight of `generate`.
-    settings_.serving.max_queue = concurrency;
-  }
+      : settings_(settings), binary_(std::move(binary)), concurrency_(concurrency) {}
 
   Result<ArmRun> run(std::span<const GenerationRequest> requests) override {
     TANDEM_ASSIGN(const PromptFile prompts, PromptFile::write(requests));
@@ -120,7 +117,10 @@ class ProcessArm final : public PlacementArm {
 
   std::vector<std::string> flags(const std::string& command) const {
     std::vector<std::string> arguments = {command};
-    for (std::string& flag : changed_flags(settings_)) arguments.push_back(std::move(flag));
+    Settings settings = settings_;
+    // What bounds the requests in flight of `generate`; `eval` has a bound of its own.
+    if (command == "generate") settings.serving.max_queue = concurrency_;
+    for (std::string& flag : changed_flags(settings)) arguments.push_back(std::move(flag));
     // `generate` and `eval` are colocated unless told otherwise, so a default is said, too.
     if (settings_.up.ffn == UpSettings().ffn) arguments.push_back("--ffn=" + std::to_string(settings_.up.ffn));
     arguments.emplace_back("--json");
@@ -145,6 +145,7 @@ class ProcessArm final : public PlacementArm {
 
   Settings settings_;
   std::string binary_;
+  uint32_t concurrency_;
   std::vector<RankFacts> ranks_;
 };
 

@@ -195,6 +195,7 @@ uint64_t PlacementReport::failed_requests() const {
   uint64_t failed = 0;
   for (const ArmResult& arm : arms) {
     for (const ArmRun& run : arm.runs) failed += run.measure.failed;
+    if (arm.accuracy) failed += arm.accuracy->failed;
   }
   return failed;
 }

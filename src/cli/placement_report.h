@@ -43,7 +43,7 @@ struct PlacementReport {
   // Of one metric, over an arm's runs.
   std::vector<double> values(const ArmResult& arm, const RunMetric& metric) const;
   Comparison comparison(size_t arm, const RunMetric& metric) const;
-  uint64_t failed_requests() const;
+  uint64_t failed_requests() const;  // of the load and of the questions
 
   // `chart`: the name of the SVG file to link; empty: none.
   std::string markdown(const std::string& chart) const;

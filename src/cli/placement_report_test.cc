@@ -100,7 +100,8 @@ TEST(PlacementReport, JsonHasTheSame) {
 TEST(PlacementReport, FailedRequestsAreCounted) {
   PlacementReport report = report_of({100, 102}, {101, 103});
   report.arms[1].runs.push_back(run_of(100, 3));
-  EXPECT_EQ(report.failed_requests(), 3u);
+  report.arms[0].accuracy = ArmAccuracy{10, 8, 2};
+  EXPECT_EQ(report.failed_requests(), 5u);
 }
 
 TEST(PlacementChart, HasADotForEveryRunOfEveryMetricInsideThePicture) {

@@ -57,7 +57,7 @@ def test_another_binary_is_an_arm_and_then_all_arms_are_measured_alike(tmp_path)
     assert "starts its binary anew" in report["how"]
     attention, base = report["arms"]
     assert base["command"].startswith(BINARY) and "--compute-gate-on-attention=true" in base["command"]
-    assert attention["accuracy"]["correct"] == base["accuracy"]["correct"]
+    assert attention["accuracy"]["correct"] == base["accuracy"]["correct"] > 4 and base["accuracy"]["failed"] == 0
     assert [rank["role"] for rank in base["counters"]] == ["attention", "ffn"]
     assert base["metrics"]["e2e_ms"]["against_attention"]["words"] in markdown
 
