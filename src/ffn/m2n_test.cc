@@ -148,7 +148,8 @@ TEST_P(M2nOverTransport, SeveralAttentionRanksShareTheFfnRanks) {
     std::vector<std::vector<std::unique_ptr<Work>>> works(2);
     for (uint32_t rank = 0; rank < 3; ++rank)
       ports.push_back(pool.connect(rank));  // the last one stays silent
-    const std::pair<uint32_t, uint32_t> rows[] = {{1, 7}, {7, 1}, {0, 8}, {8, 0}, {4, 4}, {130, 2}};
+    const std::pair<uint32_t, uint32_t> rows[] = {{1, 7}, {7, 1}, {0, 8}, {8, 0},
+                                                  {4, 0}, {0, 4}, {4, 4}, {130, 2}};
     uint32_t step = 0;
     for (const auto& [first, second] : rows) {
       works[0].push_back(std::make_unique<Work>(pool.reference, 1, first, ++step));
@@ -164,9 +165,29 @@ TEST_P(M2nOverTransport, SeveralAttentionRanksShareTheFfnRanks) {
     std::thread other([&] { client(1); });
     client(0);
     other.join();
-    EXPECT_EQ(exact.load(), 12);
+    EXPECT_EQ(exact.load(), 16);
     EXPECT_EQ(pool.workers[0]->stats().sessions_opened, 3u);
   }
+}
+
+// Two hundred requests from one attention rank while the other has none, and then one from the other: a rank
+// without tokens costs nobody anything, and its own first request finds the FFN ranks as they were.
+TEST_P(M2nOverTransport, AnAttentionRankWithoutRowsHoldsNobodyUp) {
+  Pool pool(on_attention(), GetParam(), 2);
+  const auto busy = pool.connect(0), silent = pool.connect(1);
+  ASSERT_NE(busy, nullptr);
+  ASSERT_NE(silent, nullptr);
+  for (uint32_t i = 0; i < 200; ++i) {
+    Work work(pool.reference, static_cast<LayerIndex>(1 + i % 2), 1 + i % 3, i);
+    const Status status = run_one(*busy, work);
+    ASSERT_TRUE(status.has_value()) << i << ": " << status.error().message;
+    ASSERT_TRUE(work.output_is_exact()) << i;
+  }
+  Work first(pool.reference, 1, 1, 1000);
+  const Status status = run_one(*silent, first);
+  ASSERT_TRUE(status.has_value()) << status.error().message;
+  EXPECT_TRUE(first.output_is_exact());
+  for (const auto& worker : pool.workers) EXPECT_EQ(worker->stats().sessions_closed, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, M2nOverTransport, testing::ValuesIn(all_schemes()),

@@ -87,6 +87,56 @@ TEST_P(SplitOverTransport, QuantizedRowsEqualTheBlockBitForBit) {
   }
 }
 
+// What comes back for the same rows under another scaling factor. Rows are float32, and sums have no grid, so
+// that a power of two commutes with every rounding.
+std::vector<float> reply_under(Placement placement, float factor) {
+  placement.dtype = DType::f32;
+  placement.scaling_factor = factor;
+  Connected split(placement, "inproc");
+  Work work(split.reference, 1, 9, 5);
+  const Status status = run_one(*split.port, work);
+  EXPECT_TRUE(status.has_value()) << status.error().message;
+  std::vector<float> out(work.output().size() / sizeof(float));
+  std::memcpy(out.data(), work.output().data(), work.output().size());
+  return out;
+}
+
+// Gate on either side, shared experts on either side, every activation dtype. The routed part alone is what
+// comes back where the shared experts are on attention; what the shared experts add must be the same whatever
+// the factor.
+TEST(ScalingFactor, CountsOnceInTheRoutedPartAndNotInTheShared) {
+  for (const ActivationFormat format :
+       {ActivationFormat::plain, ActivationFormat::fp8, ActivationFormat::mxfp8, ActivationFormat::int8}) {
+    for (const bool gate : {false, true}) {
+      if (!gate && is_quantized(format)) continue;  // refused: the gate must see the rows as they were
+      const auto replies = [&](bool shared, float factor) {
+        return reply_under({.gate_on_attention = gate, .shared_on_attention = shared, .format = format},
+                           factor);
+      };
+      const auto routed = replies(true, 1.0f), routed_double = replies(true, 2.0f),
+                 routed_more = replies(true, 2.5f);
+      const auto both = replies(false, 1.0f), both_double = replies(false, 2.0f),
+                 both_more = replies(false, 2.5f);
+      float largest_routed = 0, largest_shared = 0;
+      for (size_t i = 0; i < routed.size(); ++i) {
+        const std::string where = std::string(activation_format_name(format)) + ", gate on attention " +
+                                  std::to_string(gate) + ", value " + std::to_string(i);
+        largest_routed = std::max(largest_routed, std::abs(routed[i]));
+        ASSERT_EQ(routed_double[i], 2 * routed[i]) << where;  // a power of two commutes with rounding
+        // Otherwise each weight is rounded once more, and a sum at its own size.
+        const float tolerance = 1e-5f * (1 + std::abs(routed_more[i]) + std::abs(both_more[i]));
+        ASSERT_NEAR(routed_more[i], 2.5f * routed[i], tolerance) << where;
+        const float shared = both[i] - routed[i];
+        ASSERT_NEAR(both_double[i] - routed_double[i], shared, tolerance) << where;
+        ASSERT_NEAR(both_more[i] - routed_more[i], shared, tolerance) << where;
+        largest_shared = std::max(largest_shared, std::abs(shared));
+      }
+      EXPECT_GT(largest_routed, 0.1f) << "nothing to scale";
+      EXPECT_GT(largest_shared, 0.1f) << "nothing to leave alone";
+    }
+  }
+}
+
 // With one credit, far more tiles than slots, both classes and both layers: everything ends.
 TEST_P(SplitOverTransport, ManyRequestsWithOneCreditNeverHang) {
   Placement placement;

@@ -35,6 +35,7 @@ struct Placement {
   SumMode sum_mode = SumMode::plain;
   ActivationFormat format = ActivationFormat::plain;
   uint32_t num_experts = kExperts;
+  float scaling_factor = 2.5f;
 };
 
 inline constexpr ActivationFormat kQuantizedFormats[] = {ActivationFormat::fp8, ActivationFormat::mxfp8,
@@ -50,7 +51,7 @@ class SplitModel {
     router_.score = RouterScore::sigmoid;
     router_.has_bias = true;
     router_.renormalize = true;
-    router_.scaling_factor = 2.5f;
+    router_.scaling_factor = placement.scaling_factor;
     for (MoeLayerWeights& layer : layers_) {
       layer.router = matrix(PackArrangement::plain, placement.num_experts, kHidden);
       for (uint32_t expert = 0; expert < placement.num_experts; ++expert) {
@@ -210,6 +211,7 @@ class Work {
     return largest;
   }
   bool output_is_exact() const { return output_ == expected_; }
+  std::span<const std::byte> output() const { return output_; }
   bool output_is_untouched() const {
     return std::ranges::all_of(output_, [](std::byte byte) { return byte == std::byte{0xee}; });
   }

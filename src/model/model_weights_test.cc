@@ -102,21 +102,55 @@ TEST_F(ModelWeightsTest, MixtralNames) {
   expect_packed(weights->layers[0].moe.experts[1].down, kPlain, rows({expert + "w2.weight"}), 24);
 }
 
+// Expert sizes of which a last block is partial, and the same checkpoint dequantised to bf16.
 TEST_F(ModelWeightsTest, BlockScalesOfFusedHalvesThatDoNotDivide) {
-  make(kQwenFp8, true);
-  write();
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    const auto weights = load(dtype);
-    ASSERT_TRUE(weights.has_value()) << weights.error().message;
+  for (const uint32_t intermediate : {192u, 320u}) {
+    std::string text = kQwenFp8;
+    const std::string key = "\"moe_intermediate_size\":320";
+    text.replace(text.find(key), key.size(), "\"moe_intermediate_size\":" + std::to_string(intermediate));
+    tensors_.clear();
+    make(text.c_str(), true);
+    write();
     const std::string expert = "model.layers.0.mlp.experts.1.", attn = "model.layers.1.self_attn.";
-    expect_packed(weights->layers[0].moe.experts[1].gate_up, kGateUp,
-                  rows({expert + "gate_proj.weight", expert + "up_proj.weight"}), 200);
-    expect_packed(weights->layers[0].moe.experts[1].down, kPlain, rows({expert + "down_proj.weight"}), 320);
-    expect_packed(weights->layers[1].dense.gate_up, kGateUp,
-                  rows({"model.layers.1.mlp.gate_proj.weight", "model.layers.1.mlp.up_proj.weight"}), 200);
-    expect_packed(weights->layers[1].attention.qkv, kPlain,
-                  rows({attn + "q_proj.weight", attn + "k_proj.weight", attn + "v_proj.weight"}), 200);
-    EXPECT_EQ(weights->layers[1].attention.k_norm, rows({attn + "k_norm.weight"}));
+    const auto check = [&](const ModelWeights& weights) {
+      expect_packed(weights.layers[0].moe.experts[1].gate_up, kGateUp,
+                    rows({expert + "gate_proj.weight", expert + "up_proj.weight"}), 200);
+      expect_packed(weights.layers[0].moe.experts[1].down, kPlain, rows({expert + "down_proj.weight"}),
+                    intermediate);
+      expect_packed(weights.layers[1].dense.gate_up, kGateUp,
+                    rows({"model.layers.1.mlp.gate_proj.weight", "model.layers.1.mlp.up_proj.weight"}), 200);
+      expect_packed(weights.layers[1].attention.qkv, kPlain,
+                    rows({attn + "q_proj.weight", attn + "k_proj.weight", attn + "v_proj.weight"}), 200);
+      EXPECT_EQ(weights.layers[1].attention.k_norm, rows({attn + "k_norm.weight"}));
+    };
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const auto weights = load(dtype);
+      ASSERT_TRUE(weights.has_value()) << weights.error().message;
+      check(*weights);
+    }
+    // A copy without blocks: what the reader of blocks saw, written as bf16, packs to the same bits.
+    const auto quantized = load(DType::bf16);
+    std::erase_if(tensors_, [](const auto& item) { return item.first.ends_with("_scale_inv"); });
+    for (auto& [name, tensor] : tensors_) {
+      tensor.dtype = "BF16";
+      tensor.bytes.resize(tensor.values.size() * sizeof(uint16_t));
+      for (size_t i = 0; i < tensor.values.size(); ++i) {
+        const uint16_t bits = to_bf16(tensor.values[i]).bits;
+        std::memcpy(tensor.bytes.data() + i * sizeof bits, &bits, sizeof bits);
+      }
+    }
+    text = text.substr(0, text.rfind(',', text.find("\"quantization_config\""))) + "}";
+    config_ = config_of(text.c_str());
+    write();
+    const auto copy = load(DType::bf16);
+    ASSERT_TRUE(copy.has_value()) << copy.error().message;
+    for (uint32_t id = 0; id < 2; ++id) {
+      const MlpWeights &a = quantized->layers[0].moe.experts[id], &b = copy->layers[0].moe.experts[id];
+      ASSERT_EQ(a.gate_up.bytes, b.gate_up.bytes);
+      ASSERT_EQ(a.down.bytes, b.down.bytes);
+      EXPECT_EQ(std::memcmp(a.gate_up.data, b.gate_up.data, a.gate_up.bytes), 0) << intermediate;
+      EXPECT_EQ(std::memcmp(a.down.data, b.down.data, a.down.bytes), 0) << intermediate;
+    }
   }
 }
 
