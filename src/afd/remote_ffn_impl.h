@@ -125,6 +125,7 @@ struct RemoteFfn::Impl {
   std::thread io;
   std::unique_ptr<Endpoint> owned;  // the I/O thread's; others use `endpoint` under the mutex
   Instant last_waiting_log{};
+  bool peer_answers = false;  // the last attempt came as far as the handshake
   bool said_goodbye = false;  // the peer: it stops, and is not lost
 
   mutable std::mutex mutex;

@@ -15,16 +15,20 @@ namespace {
 constexpr Duration kWaitingLogInterval = std::chrono::seconds(10);
 constexpr Duration kRefusedRetryInterval =
     std::chrono::seconds(1);  // a peer that does not fit: its operator acts, not we
+// A peer that answered and cannot take us yet: it waits for other ranks, which load their weights.
+constexpr Duration kNotYetRetryInterval = std::chrono::milliseconds(250);
 constexpr size_t kReceiveBatch = 16;
 
 }  // namespace
 
 Status RemoteFfn::Impl::connect_once() {
   const std::string& address = options.addresses.front();
+  peer_answers = false;
   auto connected = connect(address, endpoint_options);
   if (!connected) {
     return make_error(connected.error().code, peer_text(connected.error().message));
   }
+  peer_answers = true;
   auto opened = open_session(**connected, address, options.settings, self, now() + options.handshake_limit,
                              stop, session_kind);
   if (!opened) return make_error(opened.error().code, peer_text(opened.error().message));
@@ -116,8 +120,10 @@ void RemoteFfn::Impl::reconnect() {
   }
   failed_attempts++;
   changed.notify_all();
-  const Duration pause = is_final(reason.code) ? std::max(kRefusedRetryInterval, options.reconnect_interval)
-                                               : options.reconnect_interval;
+  const Duration least = is_final(reason.code) ? kRefusedRetryInterval
+                         : peer_answers        ? kNotYetRetryInterval
+                                               : Duration::zero();
+  const Duration pause = std::max(least, options.reconnect_interval);
   changed.wait_for(lock, pause, [this] { return stop.load(); });
 }
 

@@ -94,7 +94,8 @@ std::string FfnHost::report() const {
                 static_cast<unsigned long long>(stats.groups), per_group(stats.rows),
                 per_group(stats.clients_in_groups), static_cast<double>(stats.decode_us) * 1e-6,
                 static_cast<double>(stats.prefill_us) * 1e-6);
-  return std::string(text) + "; " + describe_execution(stats);
+  const std::string exchange = describe_exchange(stats.exchange);
+  return std::string(text) + "; " + describe_execution(stats) + (exchange.empty() ? "" : "; " + exchange);
 }
 
 Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const std::string& address,

@@ -44,6 +44,8 @@ struct FfnStats {
 
 // One line for logs and reports: tiles, rows, groups, clients a group, rows per expert, compute time.
 std::string describe(const FfnStats& stats);
+// The same of exchange with other FFN ranks; empty when there was none.
+std::string describe_exchange(const ExchangeStats& exchange);
 // The same of execution: eager groups, replays, misses, host time a group.
 std::string describe_execution(const FfnStats& stats);
 
