@@ -8,7 +8,7 @@ std::string describe(const FfnStats& stats) {
   const auto ratio = [](uint64_t sum, uint64_t count) {
     return count == 0 ? 0.0 : static_cast<double>(sum) / static_cast<double>(count);
   };
-  const std::string text = fmt::format(
+  std::string text = fmt::format(
       "{} tiles, {} rows in {} groups ({:.1f} clients each, at most {}), {} of them between pieces of "
       "prefill; {:.1f} rows an expert read; "
       "decode {} ms, prefill {} ms; {} refused, {} cancelled, {} failed",
@@ -16,17 +16,8 @@ std::string describe(const FfnStats& stats) {
       stats.max_clients_in_group, stats.preemptions, ratio(stats.expert_rows, stats.experts_read),
       stats.decode_us / 1000, stats.prefill_us / 1000, stats.tiles_refused, stats.tiles_cancelled,
       stats.tiles_failed);
-<<<<<<< HEAD
   text += fmt::format("; routed {} times in {} ms, waited {} ms for tiles", stats.router_calls,
                       stats.router_ns / 1000000, stats.wait_us / 1000);
-  const ExchangeStats& exchange = stats.exchange;
-  if (exchange.groups == 0) return text;
-  return text +
-         fmt::format(
-             "; {} groups exchanged ({} alltoall, {} allgather), {} rows sent, waited {:.1f} us a group",
-             exchange.groups, exchange.alltoall, exchange.allgather, exchange.rows_sent,
-             ratio(exchange.exchange_us, exchange.groups));
-=======
   const std::string exchange = describe_exchange(stats.exchange);
   return exchange.empty() ? text : text + "; " + exchange;
 }
@@ -37,7 +28,6 @@ std::string describe_exchange(const ExchangeStats& exchange) {
       "{} groups exchanged ({} alltoall, {} allgather), {} rows sent, waited {:.1f} us a group",
       exchange.groups, exchange.alltoall, exchange.allgather, exchange.rows_sent,
       static_cast<double>(exchange.exchange_us) / static_cast<double>(exchange.groups));
->>>>>>> ae0d10a (FFN: what a rank exchanged in its report; attention asks a rank that waits for others less often)
 }
 
 std::string describe_execution(const FfnStats& stats) {
