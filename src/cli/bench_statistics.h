@@ -39,7 +39,8 @@ std::string verdict_text(const Comparison& comparison);
 
 // How the band was made, for a report.
 inline constexpr const char* kBandFormula =
-    "band = t(0.95, n + m - 2) * s * sqrt(1/n + 1/m); s: the pooled standard deviation of runs within their arm; "
+    "band = t(0.95, n + m - 2) * s * sqrt(1/n + 1/m); s: the pooled standard deviation of runs within their "
+    "arm; "
     "n, m: runs of the two arms. One verdict in twenty falls outside by chance.";
 
 }  // namespace tandem

@@ -140,9 +140,10 @@ Result<int> run_eval_matrix(Settings& settings) {
                 MatrixLog::open(settings.eval.output,
                                 report.model + ", build " + report.build + ", " + report.logits_hash));
   MatrixRun run(probe, log, settings, report);
-  TANDEM_TRY(settings.eval.full
-                 ? run.run_all()
-                 : run.run_covering(settings.eval.cover == "values" ? Cover::values : Cover::pairs));
+  TANDEM_TRY(settings.eval.full ? run.run_all()
+                                : run.run_covering(settings.eval.cover == "triples"  ? Cover::triples
+                                                   : settings.eval.cover == "values" ? Cover::values
+                                                                                     : Cover::pairs));
   report.seconds = seconds_since(start);
   std::fputs(settings.json ? (report.json() + "\n").c_str() : report.table().c_str(), stdout);
   return report.passed() ? kExitSuccess : kExitFailure;

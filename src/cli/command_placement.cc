@@ -54,7 +54,8 @@ Result<Settings> load_settings(const Settings& given, const LoadProfile& profile
   OptionSet options = settings.declare();
   if (settings.afd.execution == "graph" && options.find("afd.capture_sizes") != nullptr) {
     std::string sizes;
-    for (const uint32_t size : profile.capture_sizes) sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
+    for (const uint32_t size : profile.capture_sizes)
+      sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
     TANDEM_TRY(options.set("afd.capture_sizes", sizes, "bench.profile"));
   }
   return settings;
@@ -66,7 +67,8 @@ class Bench {
       : settings_(settings), vocab_size_(vocab_size), report_(report) {}
 
   Status start(const std::vector<ArmSpec>& specs, const Settings& base) {
-    const bool by_process = std::ranges::any_of(specs, [](const ArmSpec& arm) { return !arm.binary.empty(); });
+    const bool by_process =
+        std::ranges::any_of(specs, [](const ArmSpec& arm) { return !arm.binary.empty(); });
     for (const ArmSpec& spec : specs) {
       Settings settings = base;
       settings.afd.compute_gate_on_attention = spec.gate_on_attention;
@@ -83,9 +85,11 @@ class Bench {
     }
     report_.how =
         by_process
-            ? "Every run starts its binary anew (`generate --json`) and begins when the weights are loaded; no "
+            ? "Every run starts its binary anew (`generate --json`) and begins when the weights are loaded; "
+              "no "
               "run warms up. The arms take turns, forwards and backwards (ABBA)."
-            : "Each arm's ranks were started once and kept, idle while another arm ran; each first answered one "
+            : "Each arm's ranks were started once and kept, idle while another arm ran; each first answered "
+              "one "
               "wave of requests that is not counted. The arms take turns, forwards and backwards (ABBA).";
     return by_process ? Status() : warm_up();
   }
@@ -134,11 +138,12 @@ class Bench {
     report_.order.push_back(result.name);
     const size_t total = arms_.size() * static_cast<size_t>(settings_.bench.runs);
     const size_t done = report_.order.size();
-    const double left =
-        seconds_since(begin_) / static_cast<double>(done) * static_cast<double>(total - done);
-    std::fprintf(stderr, "run %zu of %zu, %s: E2E %.1f ms, TTFT %.1f ms, %.0f tokens/s, %llu failed; about %.0f s left\n",
-                 done, total, result.name.c_str(), run.measure.e2e_ms, run.measure.ttft_ms,
-                 run.measure.total_tokens_per_second, static_cast<unsigned long long>(run.measure.failed), left);
+    const double left = seconds_since(begin_) / static_cast<double>(done) * static_cast<double>(total - done);
+    std::fprintf(
+        stderr,
+        "run %zu of %zu, %s: E2E %.1f ms, TTFT %.1f ms, %.0f tokens/s, %llu failed; about %.0f s left\n",
+        done, total, result.name.c_str(), run.measure.e2e_ms, run.measure.ttft_ms,
+        run.measure.total_tokens_per_second, static_cast<unsigned long long>(run.measure.failed), left);
     result.runs.push_back(std::move(run));
     return {};
   }
@@ -179,7 +184,8 @@ Result<int> run_bench_placement(Settings& settings) {
   report.command_line = own_command_line();
   report.started = utc_now();
   report.seed = static_cast<uint64_t>(settings.bench.seed);
-  report.requests = settings.bench.requests == 0 ? 2 * int64_t{report.profile.concurrency} : settings.bench.requests;
+  report.requests =
+      settings.bench.requests == 0 ? 2 * int64_t{report.profile.concurrency} : settings.bench.requests;
   report.build = build_info();
   report.host = read_host_facts();
   report.load_begin = read_load();
@@ -188,9 +194,11 @@ Result<int> run_bench_placement(Settings& settings) {
   if (task.data.empty()) task.data = settings.model + "/heldout.jsonl";
   const bool has_data = file_exists(task.data) && file_exists(settings.model + "/tokenizer.json");
   if (!settings.eval.data.empty() && !has_data)
-    return make_error(ErrorCode::not_found, "eval.data: there is no " + task.data + ", or no tokenizer.json beside the model");
+    return make_error(ErrorCode::not_found,
+                      "eval.data: there is no " + task.data + ", or no tokenizer.json beside the model");
   if (has_data) {
-    report.accuracy_data = task.data + (task.limit > 0 ? fmt::format(", the first {} questions", task.limit) : "");
+    report.accuracy_data =
+        task.data + (task.limit > 0 ? fmt::format(", the first {} questions", task.limit) : "");
   } else {
     report.no_accuracy = "the folder has no heldout.jsonl and tokenizer.json, and --data names no file";
   }

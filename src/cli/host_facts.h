@@ -8,8 +8,8 @@
 namespace tandem {
 
 struct HostFacts {
-  std::string cpu;  // "unknown" where the system does not say
-  int cores = 0;    // that this process may use
+  std::string cpu;       // "unknown" where the system does not say
+  int cores = 0;         // that this process may use
   std::string governor;  // of the clock's frequency; "unreadable" in most virtual machines
   uint64_t memory_bytes = 0, memory_available_bytes = 0;
   std::string kernel;

@@ -10,7 +10,14 @@ namespace {
 
 std::vector<LoadProfile> make_profiles() {
   // Named after the reports of vLLM's AFD work that measured them, so that figures can stand side by side.
-  return {{"seed-503", 1, 8275, 32, 128, 3072, 128, {8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128}},
+  return {{"seed-503",
+           1,
+           8275,
+           32,
+           128,
+           3072,
+           128,
+           {8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128}},
           {"seed-545", 1, 128, 128, 4, 3072, 4, {1, 2, 4}}};
 }
 
@@ -37,7 +44,8 @@ LoadProfile load_profile(const std::string& name, double scale) {
   profile.max_num_batched_tokens = scaled(profile.max_num_batched_tokens, scale, 1);
   profile.max_num_seqs = scaled(profile.max_num_seqs, scale, 1);
   for (uint32_t& size : profile.capture_sizes) size = scaled(size, scale, 1);
-  profile.capture_sizes.erase(std::ranges::unique(profile.capture_sizes).begin(), profile.capture_sizes.end());
+  profile.capture_sizes.erase(std::ranges::unique(profile.capture_sizes).begin(),
+                              profile.capture_sizes.end());
   return profile;
 }
 
@@ -47,10 +55,11 @@ Status check_context(const LoadProfile& profile, uint32_t max_positions) {
   // Down to a hundredth, so that the advice itself fits.
   double fits = std::floor(100.0 * max_positions / whole.context_tokens()) / 100;
   while (fits > 0.01 && load_profile(profile.name, fits).context_tokens() > max_positions) fits -= 0.01;
-  return make_error(ErrorCode::invalid_argument,
-                    fmt::format("bench.scale: {}: profile {} needs a context of {} tokens and the model has {}; "
-                                "use --scale {:.2f} or less",
-                                profile.scale, profile.name, profile.context_tokens(), max_positions, fits));
+  return make_error(
+      ErrorCode::invalid_argument,
+      fmt::format("bench.scale: {}: profile {} needs a context of {} tokens and the model has {}; "
+                  "use --scale {:.2f} or less",
+                  profile.scale, profile.name, profile.context_tokens(), max_positions, fits));
 }
 
 }  // namespace tandem

@@ -22,8 +22,8 @@ struct LoadProfile {
 
 std::vector<std::string> load_profile_names();
 
-// `scale` in (0, 1] multiplies every number of the profile, rounded, at least 1; an answer keeps two tokens or
-// more, so that it has a time per token.
+// `scale` in (0, 1] multiplies every number of the profile, rounded, at least 1; an answer keeps two tokens
+// or more, so that it has a time per token.
 LoadProfile load_profile(const std::string& name, double scale);
 
 // invalid_argument: the load does not fit the model's context; names the scale that does.

@@ -39,9 +39,10 @@ TEST(LoadProfile, AContextThatIsTooShortIsRefusedWithTheScaleThatFits) {
   EXPECT_TRUE(check_context(load_profile("seed-545", 1), 256));
   const Status refused = check_context(load_profile("seed-503", 1), 2048);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().message,
-            "bench.scale: 1: profile seed-503 needs a context of 8307 tokens and the model has 2048; use --scale "
-            "0.24 or less");
+  EXPECT_EQ(
+      refused.error().message,
+      "bench.scale: 1: profile seed-503 needs a context of 8307 tokens and the model has 2048; use --scale "
+      "0.24 or less");
   EXPECT_TRUE(check_context(load_profile("seed-503", 0.24), 2048));
 }
 

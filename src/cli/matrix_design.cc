@@ -1,7 +1,7 @@
 #include "cli/matrix_design.h"
 
 #include <algorithm>
-#include <set>
+#include <unordered_set>
 
 namespace tandem {
 namespace {
@@ -56,38 +56,45 @@ std::vector<MatrixAxis> make_axes() {
   return axes;
 }
 
-// What a cell covers: a value is (axis + 1) << 8 | its index, a pair is two of them; 0 above: a value alone.
-using Covered = std::vector<uint32_t>;
+// What a cell covers, as one number: up to three values of 16 bits each, (axis + 1) << 8 | index, the last of
+// them lowest; 0 above: fewer values.
+using Covered = std::vector<uint64_t>;
+constexpr int kValueBits = 16;
 
-std::string item_text(std::span<const MatrixAxis> axes, uint32_t item) {
-  const auto value_text = [&](uint32_t value) {
-    const MatrixAxis& axis = axes[(value >> 8) - 1];
-    return axis.name + "=" + axis.values[value & 0xff].label;
-  };
-  const std::string second = value_text(item & 0xffff);
-  return item >> 16 == 0 ? second : value_text(item >> 16) + " with " + second;
+std::string item_text(std::span<const MatrixAxis> axes, uint64_t item) {
+  std::string text;
+  for (; item != 0; item >>= kValueBits) {
+    const MatrixAxis& axis = axes[(item >> 8 & 0xff) - 1];
+    const std::string value = axis.name + "=" + axis.values[item & 0xff].label;
+    text = text.empty() ? value : value + " with " + text;
+  }
+  return text;
 }
 
 Covered covered_by(const MatrixCell& cell, Cover cover) {
-  const auto value = [&](size_t axis) { return static_cast<uint32_t>(axis + 1) << 8 | cell[axis]; };
+  const auto value = [&](size_t axis) { return uint64_t{axis + 1} << 8 | cell[axis]; };
   Covered covered;
   for (size_t a = 0; a < cell.size(); ++a) {
     if (cover == Cover::values) covered.push_back(value(a));
-    for (size_t b = a + 1; cover == Cover::pairs && b < cell.size(); ++b)
-      covered.push_back(value(a) << 16 | value(b));
+    for (size_t b = a + 1; cover != Cover::values && b < cell.size(); ++b) {
+      const uint64_t pair = value(a) << kValueBits | value(b);
+      if (cover == Cover::pairs) covered.push_back(pair);
+      for (size_t c = b + 1; cover == Cover::triples && c < cell.size(); ++c)
+        covered.push_back(pair << kValueBits | value(c));
+    }
   }
   return covered;
 }
 
-std::set<uint32_t> left_to_cover(std::span<const MatrixCell> cells, Cover cover,
-                                 std::span<const size_t> done) {
-  std::set<uint32_t> left;
+std::unordered_set<uint64_t> left_to_cover(std::span<const MatrixCell> cells, Cover cover,
+                                           std::span<const size_t> done) {
+  std::unordered_set<uint64_t> left;
   for (const MatrixCell& cell : cells) {
     const Covered covered = covered_by(cell, cover);
     left.insert(covered.begin(), covered.end());
   }
   for (const size_t index : done) {
-    for (const uint32_t item : covered_by(cells[index], cover)) left.erase(item);
+    for (const uint64_t item : covered_by(cells[index], cover)) left.erase(item);
   }
   return left;
 }
@@ -135,16 +142,16 @@ Result<Settings> cell_settings(std::span<const MatrixAxis> axes, const MatrixCel
 
 std::vector<size_t> covering_cells(std::span<const MatrixCell> cells, Cover cover,
                                    std::span<const size_t> done) {
-  std::set<uint32_t> left = left_to_cover(cells, cover, done);
+  std::unordered_set<uint64_t> left = left_to_cover(cells, cover, done);
   std::vector<Covered> covers;
   for (const MatrixCell& cell : cells) covers.push_back(covered_by(cell, cover));
   std::vector<size_t> chosen;
   while (!left.empty()) {
     const auto gain = [&](const Covered& items) {
-      return std::ranges::count_if(items, [&](uint32_t item) { return left.contains(item); });
+      return std::ranges::count_if(items, [&](uint64_t item) { return left.contains(item); });
     };
     const auto best = std::ranges::max_element(covers, {}, gain);
-    for (const uint32_t item : *best) left.erase(item);
+    for (const uint64_t item : *best) left.erase(item);
     chosen.push_back(static_cast<size_t>(best - covers.begin()));
   }
   return chosen;
@@ -153,7 +160,8 @@ std::vector<size_t> covering_cells(std::span<const MatrixCell> cells, Cover cove
 std::vector<std::string> uncovered(std::span<const MatrixAxis> axes, std::span<const MatrixCell> cells,
                                    Cover cover, std::span<const size_t> done) {
   std::vector<std::string> names;
-  for (const uint32_t item : left_to_cover(cells, cover, done)) names.push_back(item_text(axes, item));
+  for (const uint64_t item : left_to_cover(cells, cover, done)) names.push_back(item_text(axes, item));
+  std::ranges::sort(names);
   return names;
 }
 

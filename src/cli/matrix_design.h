@@ -40,8 +40,9 @@ std::string cell_text(std::span<const MatrixAxis> axes, const MatrixCell& cell);
 Result<Settings> cell_settings(std::span<const MatrixAxis> axes, const MatrixCell& cell,
                                const Settings& base);
 
-// How much of the product a pruned run covers: each value once, or each pair of values of two axes.
-enum class Cover : uint8_t { values, pairs };
+// How much of the product a pruned run covers: each value once, or each pair, or triple, of values of as many
+// axes.
+enum class Cover : uint8_t { values, pairs, triples };
 
 // Which of `cells` to run so that everything to cover that occurs in any of them occurs in one that is run:
 // greedily the cell that covers most of what `done` (indices into `cells`) leaves, the first among equals.

@@ -75,12 +75,21 @@ std::string MatrixReport::table() const {
   const size_t column = std::max<size_t>(transports.values.size(), 4) + 2;
   for (const MatrixValue& shape : shapes.values) text += fmt::format("{:<{}}", shape.label, column);
   text += '\n';
+  size_t rows_without = 0;
   // The product has the last axes innermost: so many cells in a row make one line.
   const size_t block = shapes.values.size() * transports.values.size();
   for (size_t begin = 0; begin + block <= cells.size(); begin += block) {
     const auto refused = [](const CellResult& result) { return result.state == CellState::refused; };
+    const auto ran_here = [](const CellResult& result) {
+      return result.state != CellState::refused && result.state != CellState::not_run;
+    };
     const auto first = results.begin() + static_cast<std::ptrdiff_t>(begin);
-    if (std::all_of(first, first + static_cast<std::ptrdiff_t>(block), refused)) continue;
+    const auto last = first + static_cast<std::ptrdiff_t>(block);
+    if (std::all_of(first, last, refused)) continue;
+    if (std::none_of(first, last, ran_here)) {
+      ++rows_without;
+      continue;
+    }
     for (size_t axis = 0; axis < kShapeAxis; ++axis)
       text += fmt::format("{:<{}}", axes[axis].values[cells[begin][axis]].label, widths[axis]);
     for (size_t shape = 0; shape < shapes.values.size(); ++shape) {
@@ -92,6 +101,7 @@ std::string MatrixReport::table() const {
     while (text.back() == ' ') text.pop_back();
     text += '\n';
   }
+  if (rows_without > 0) text += fmt::format("... and {} rows of which no cell was chosen\n", rows_without);
   text += "A letter a transport:";
   for (const MatrixValue& transport : transports.values) text += " " + transport.label;
   text += "; = equal, ! different, x failed, - refused, . not run\n\n";

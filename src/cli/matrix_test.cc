@@ -105,6 +105,23 @@ TEST(MatrixDesign, ThePrunedCellsHaveEveryPairThatGoesTogether) {
   EXPECT_FALSE(covering_cells(cells, Cover::pairs, less).empty());
 }
 
+TEST(MatrixDesign, TriplesAreCoveredByMoreCellsAndNamed) {
+  const std::vector<MatrixAxis> axes = {{"colour", {{"red", {}}, {"blue", {}}}},
+                                        {"size", {{"big", {}}, {"small", {}}}},
+                                        {"shape", {{"round", {}}, {"square", {}}}},
+                                        {"age", {{"old", {}}, {"new", {}}}}};
+  const auto cells = all_cells(axes);
+  const auto pairs = covering_cells(cells, Cover::pairs, {});
+  const auto triples = covering_cells(cells, Cover::triples, {});
+  EXPECT_LT(pairs.size(), triples.size());
+  EXPECT_LT(triples.size(), cells.size());
+  EXPECT_TRUE(uncovered(axes, cells, Cover::triples, triples).empty());
+  EXPECT_FALSE(uncovered(axes, cells, Cover::triples, pairs).empty());
+  const auto missing = uncovered(axes, cells, Cover::triples, std::vector<size_t>{0});
+  EXPECT_EQ(missing.size(), 4u * 8 - 4);
+  EXPECT_NE(std::ranges::find(missing, "colour=blue with size=big with shape=round"), missing.end());
+}
+
 TEST(MatrixDesign, ValuesAreCoveredByFewerCells) {
   const auto cells = supported_cells();
   const auto by_value = covering_cells(cells, Cover::values, {});

@@ -22,8 +22,8 @@ struct ArmSpec {
   std::string binary;              // empty: this one
 };
 
-// "ffn", "attention", "base=BINARY"; the first is what the others are compared with. invalid_argument: another
-// word, one twice, fewer than two, base first.
+// "ffn", "attention", "base=BINARY"; the first is what the others are compared with. invalid_argument:
+// another word, one twice, fewer than two, base first.
 Result<std::vector<ArmSpec>> parse_arms(std::span<const std::string> arms);
 
 struct ArmRun {

@@ -44,20 +44,24 @@ std::string placement_chart(const PlacementReport& report) {
   }
   reach *= 1.1;
   const double plot = kWidth - kLeft - kRight;
-  const auto x = [&](double at) { return kLeft + plot * (std::clamp(at, -reach, reach) + reach) / (2 * reach); };
+  const auto x = [&](double at) {
+    return kLeft + plot * (std::clamp(at, -reach, reach) + reach) / (2 * reach);
+  };
   const double group = kLane * static_cast<double>(report.arms.size()) + kGap;
   const double height = kTop + group * static_cast<double>(metrics.size()) + 40;
 
   std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} "
+      "{1:.0f}\" "
       "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
       "<text x=\"{2}\" y=\"20\" font-size=\"14\">{3}: each run, in percent of the mean of {4}</text>\n",
       kWidth, height, 10, escaped(report.profile.name + " on " + report.shape + " over " + report.transport),
       escaped(report.arms.front().name));
   for (size_t arm = 0; arm < report.arms.size(); ++arm) {
     const double at = 16 + 130.0 * static_cast<double>(arm);
-    svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"38\" r=\"4\" fill=\"{}\"/><text x=\"{:.1f}\" y=\"42\">{}</text>\n", at,
-                       kColours[arm % std::size(kColours)], at + 10, escaped(report.arms[arm].name));
+    svg += fmt::format(
+        "<circle cx=\"{:.1f}\" cy=\"38\" r=\"4\" fill=\"{}\"/><text x=\"{:.1f}\" y=\"42\">{}</text>\n", at,
+        kColours[arm % std::size(kColours)], at + 10, escaped(report.arms[arm].name));
   }
   for (size_t m = 0; m < metrics.size(); ++m) {
     const double top = kTop + group * static_cast<double>(m);
@@ -69,16 +73,19 @@ std::string placement_chart(const PlacementReport& report) {
       if (arm > 0 && mean != 0) {
         const double band = 100 * report.comparison(arm, metrics[m]).band / mean;
         svg += fmt::format(
-            "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"#000\" opacity=\"0.08\"/>\n", x(-band),
-            y - kLane / 2 + 2, x(band) - x(-band), kLane - 4);
+            "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"#000\" "
+            "opacity=\"0.08\"/>\n",
+            x(-band), y - kLane / 2 + 2, x(band) - x(-band), kLane - 4);
       }
       for (const double value : report.values(report.arms[arm], metrics[m])) {
         svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\" opacity=\"0.55\"/>\n",
                            x(percent(metrics[m], value)), y, colour);
       }
       const double at = x(percent(metrics[m], spread_of(report.values(report.arms[arm], metrics[m])).mean));
-      svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"{3}\" stroke-width=\"2\"/>\n",
-                         at, y - 7, y + 7, colour);
+      svg += fmt::format(
+          "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"{3}\" "
+          "stroke-width=\"2\"/>\n",
+          at, y - 7, y + 7, colour);
     }
   }
   const double bottom = height - 26;

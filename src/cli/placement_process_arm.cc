@@ -122,7 +122,8 @@ class ProcessArm final : public PlacementArm {
     if (command == "generate") settings.serving.max_queue = concurrency_;
     for (std::string& flag : changed_flags(settings)) arguments.push_back(std::move(flag));
     // `generate` and `eval` are colocated unless told otherwise, so a default is said, too.
-    if (settings_.up.ffn == UpSettings().ffn) arguments.push_back("--ffn=" + std::to_string(settings_.up.ffn));
+    if (settings_.up.ffn == UpSettings().ffn)
+      arguments.push_back("--ffn=" + std::to_string(settings_.up.ffn));
     arguments.emplace_back("--json");
     return arguments;
   }
@@ -130,16 +131,16 @@ class ProcessArm final : public PlacementArm {
   // The one line that the command prints. It may have failed requests (status 1): they are counted, not an
   // error of the measurement.
   Result<Json> document_of(const std::vector<std::string>& arguments) const {
-    TANDEM_ASSIGN(ChildProcess child, binary_.empty() ? ChildProcess::start(arguments)
-                                                      : ChildProcess::start(arguments, binary_));
+    TANDEM_ASSIGN(ChildProcess child,
+                  binary_.empty() ? ChildProcess::start(arguments) : ChildProcess::start(arguments, binary_));
     auto line = child.read_line(kRunLimit);
     if (!line)
       return make_error(line.error().code, binary_name() + " " + arguments.front() + ": " +
                                                line.error().message + "; its own message stands above");
     Json document = Json::parse(*line, nullptr, false);
     if (!document.is_object())
-      return make_error(ErrorCode::data_loss, binary_name() + " " + arguments.front() +
-                                                  " --json said '" + line->substr(0, 80) + "'");
+      return make_error(ErrorCode::data_loss, binary_name() + " " + arguments.front() + " --json said '" +
+                                                  line->substr(0, 80) + "'");
     return document;
   }
 

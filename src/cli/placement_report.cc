@@ -106,7 +106,8 @@ void append_runs(const PlacementReport& report, std::string& text) {
 
 void append_ranks(const PlacementReport& report, std::string& text) {
   text +=
-      "## Waits and routing\n\nAttention: how long a lane could do nothing but wait for the experts, per reply "
+      "## Waits and routing\n\nAttention: how long a lane could do nothing but wait for the experts, per "
+      "reply "
       "collected.\nFFN: how long the compute thread waited for tiles, per group computed. Over all runs.\n\n"
       "| arm | rank | |\n| --- | --- | --- |\n";
   for (const ArmResult& arm : report.arms) {
@@ -224,10 +225,11 @@ std::vector<RankCounters> rank_totals(const ArmResult& arm) {
 std::string rank_text(const RankCounters& counters) {
   if (!counters.missing.empty()) return "no data: " + counters.missing;
   const auto per = [](double seconds, uint64_t count) { return 1e6 * seconds / static_cast<double>(count); };
-  std::string text = counters.collects == 0
-                         ? "no data on waits: it collected nothing"
-                         : fmt::format("wait {:.1f} us over {} {}", per(counters.wait_seconds, counters.collects),
-                                       counters.collects, counters.role == "ffn" ? "groups" : "collects");
+  std::string text =
+      counters.collects == 0
+          ? "no data on waits: it collected nothing"
+          : fmt::format("wait {:.1f} us over {} {}", per(counters.wait_seconds, counters.collects),
+                        counters.collects, counters.role == "ffn" ? "groups" : "collects");
   if (counters.router_calls > 0)
     return text + fmt::format("; router {:.1f} us over {} calls",
                               per(counters.router_seconds, counters.router_calls), counters.router_calls);
@@ -236,15 +238,17 @@ std::string rank_text(const RankCounters& counters) {
 
 std::string PlacementReport::markdown(const std::string& chart) const {
   std::string text = fmt::format(
-      "# Placement: {}\n\n{} {} over {}; profile {} at scale {}: {} requests a run, {} at once, {} tokens in, {} "
+      "# Placement: {}\n\n{} {} over {}; profile {} at scale {}: {} requests a run, {} at once, {} tokens "
+      "in, {} "
       "out, random token ids from seed {}; at most {} batched tokens and {} sequences.\n\n",
       [&] {
         std::vector<std::string> names;
         for (const ArmResult& arm : arms) names.push_back(arm.name);
         return fmt::format("{}", fmt::join(names, " against "));
       }(),
-      model, shape, transport, profile.name, profile.scale, requests, profile.concurrency, profile.input_tokens,
-      profile.output_tokens, seed, profile.max_num_batched_tokens, profile.max_num_seqs);
+      model, shape, transport, profile.name, profile.scale, requests, profile.concurrency,
+      profile.input_tokens, profile.output_tokens, seed, profile.max_num_batched_tokens,
+      profile.max_num_seqs);
   append_summary(*this, text);
   if (!chart.empty()) text += "![every run of every arm](" + chart + ")\n\n";
   append_ranks(*this, text);

@@ -1,5 +1,5 @@
-// PlacementReport: what `tandem bench placement` measured: as Markdown for people, as JSON for programs, as an
-// SVG chart. A value.
+// PlacementReport: what `tandem bench placement` measured: as Markdown for people, as JSON for programs, as
+// an SVG chart. A value.
 #pragma once
 
 #include <array>
@@ -35,10 +35,10 @@ struct PlacementReport {
   HostFacts host;
   std::array<double, 3> load_begin{}, load_end{};
   double seconds = 0;
-  std::string accuracy_data;      // file and limit; empty: none
-  std::string no_accuracy;        // why there is none
+  std::string accuracy_data;       // file and limit; empty: none
+  std::string no_accuracy;         // why there is none
   std::vector<std::string> order;  // names of the arms, run by run
-  std::vector<ArmResult> arms;    // the first is what the others are compared with
+  std::vector<ArmResult> arms;     // the first is what the others are compared with
 
   // Of one metric, over an arm's runs.
   std::vector<double> values(const ArmResult& arm, const RunMetric& metric) const;

@@ -67,7 +67,8 @@ TEST(PlacementReport, ARankWithoutDataIsNamed) {
   PlacementReport report = report_of({100, 102}, {101, 103});
   report.arms[1].runs[1].ranks[1].missing = "the process has ended";
   const std::string text = report.markdown("");
-  EXPECT_NE(text.find("| ffn | attention 0 | wait 100.0 us over 20 collects; routes nothing |"), std::string::npos)
+  EXPECT_NE(text.find("| ffn | attention 0 | wait 100.0 us over 20 collects; routes nothing |"),
+            std::string::npos)
       << text;
   EXPECT_NE(text.find("| ffn | ffn 0 | wait 200.0 us over 10 groups; router 100.0 us over 10 calls |"),
             std::string::npos)

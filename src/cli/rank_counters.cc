@@ -23,13 +23,8 @@ Json to_json(const RankCounters& counters) {
 }  // namespace
 
 RankCounters counters_of(const std::string& role, int64_t rank, const EngineStats& stats) {
-  return {role,
-          rank,
-          {},
-          stats.ffn_submits,
-          stats.ffn_wait_seconds,
-          stats.router_calls,
-          stats.router_seconds};
+  return {
+      role, rank, {}, stats.ffn_submits, stats.ffn_wait_seconds, stats.router_calls, stats.router_seconds};
 }
 
 RankCounters counters_of(int64_t rank, const FfnStats& stats) {

@@ -33,7 +33,7 @@ struct RunMetric {
   const char* key;   // in JSON
   const char* name;  // in tables
   bool higher_is_better;
-  double RunMeasure::*value;
+  double RunMeasure::* value;
 };
 // In the order of tables.
 std::span<const RunMetric> run_metrics();

@@ -150,9 +150,9 @@ OptionSet Settings::declare() {
   set.text("eval.output", eval.output, "File for one JSON line a question, or a cell of the matrix.");
   set.boolean("eval.full", eval.full,
               "Run every supported cell of the matrix; with --output it can be taken up again.");
-  set.choice(
-      "eval.cover", eval.cover, {"pairs", "values"},
-      "What the cells of a pruned matrix cover: each pair of values that goes together, or each value.");
+  set.choice("eval.cover", eval.cover, {"pairs", "values", "triples"},
+             "What the cells of a pruned matrix cover: each pair of values that goes together, each value, "
+             "or each triple.");
 
   set.text("vllm.additional_config", vllm.additional_config,
            "JSON of vLLM's AFD plugin, {\"afd\": {...}}: its keys are translated (docs/afd-plugin.md).");

@@ -66,6 +66,11 @@ def test_a_run_is_taken_up_again_from_its_file(tmp_path):
 
 
 @pytest.mark.long
+def test_every_triple_of_values_is_equal():
+    check(matrix(ARITH, "--cover", "triples"))
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("model", ("arith", "deepseek_v3"))
 def test_the_full_matrix_is_equal(model):
     report = matrix(ARITH if model == "arith" else ROOT / "tests" / "fixtures" / model, "--full")
