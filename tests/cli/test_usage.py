@@ -49,7 +49,7 @@ REFUSED = [
     (["eval", "gsm8k", "--model", ARITH, "--data", "/nonexistent"], "/nonexistent"),
     (["eval", "matrix", "--model", ARITH, "--deterministic=false"], "engine.deterministic: false; without it"),
     (["eval", "matrix", "--model", ARITH, "--max-context-tokens", "6"], "serving.max_context_tokens: 6 is too short"),
-    (["eval", "matrix", "--model", ARITH, "--cover", "triples"], "eval.cover: 'triples' is not one of"),
+    (["eval", "matrix", "--model", ARITH, "--cover", "sextuples"], "eval.cover: 'sextuples' is not one of"),
     (["bench", "placement", "--model", ARITH, "--profile", "seed-503"],
      "bench.scale: 1: profile seed-503 needs a context of 8307 tokens and the model has 2048; use --scale 0.24 or less"),
     (["bench", "placement", "--model", ARITH, "--arms", "ffn,sideways"], "bench.arms: 'sideways' is not one of ffn, attention, base=BINARY"),

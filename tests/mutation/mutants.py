@@ -44,7 +44,7 @@ MUTANTS = (
            "routing_hash(ids, weights) % replicas", "row % replicas",
            "moe_dispatcher_test", "ExpertDispatcher.ReplicasShareTheRowsAndARowsChoiceDoesNotDependOnItsNeighbours"),
     Mutant("shared expert added by every owner of a row", "src/moe/expert_dispatcher.cc",
-           "part.shared_rows.push_back(first_slot && slice == shared_slice ? 1 : 0);", "part.shared_rows.push_back(1);",
+           "part.shared_rows.push_back(first_slot && slice == shared_slice ? 1 : 0);", "part.shared_rows.push_back(first_slot || slice == shared_slice ? 1 : 0);",
            "moe_dispatcher_test", "ExpertDispatcher.*"),
     Mutant("shared expert added where attention has it", "src/moe/moe_block.cc",
            "if (!options.runs_shared_experts || shape.shared_intermediate_size == 0) return false;",
