@@ -123,14 +123,15 @@ M2N = ("--connector", "m2n", "--compute-gate-on-attention")
 
 
 class FfnRank:
-    """`tandem ffn` on a given address, as an operator starts it by hand; with `ranks` above 1, one of so many."""
+    """`tandem ffn` on a given address, as an operator starts it by hand; with `ranks` above 1, one of so many. `prefix`: what to
+    start it under."""
 
-    def __init__(self, address, directory, *flags, rank=0, ranks=1):
+    def __init__(self, address, directory, *flags, rank=0, ranks=1, prefix=()):
         if ranks > 1:
             flags = (*M2N, "--num-ffn-ranks", str(ranks), "--ffn-rank", str(rank), *flags)
         self.rank, self.flags = rank, flags
         self.log = (directory / f"ffn-{time.monotonic_ns()}.log").open("w")
-        self.process = subprocess.Popen([BINARY, "ffn", "--model", str(ARITH), "--listen", address, "--json", *flags],
+        self.process = subprocess.Popen([*prefix, BINARY, "ffn", "--model", str(ARITH), "--listen", address, "--json", *flags],
                                         stdout=subprocess.PIPE, stderr=self.log, text=True)
         facts = json.loads(self.process.stdout.readline())
         self.address = facts["address"]

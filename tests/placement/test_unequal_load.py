@@ -33,15 +33,12 @@ class Ranks:
     """xAyF by hand; every attention rank answers requests of its own."""
 
     def __init__(self, attention_ranks, ffn_ranks, directory, *flags):
-        self.ffn = start_ffn_ranks("tcp", ffn_ranks, directory, *flags)
-        self.attention = []
+        self.attention, self.ffn = [], start_ffn_ranks("tcp", ffn_ranks, directory, *flags)
         for rank in range(attention_ranks):
             folder = directory / f"attention{rank}"
             folder.mkdir()
             self.attention.append(TandemServer(["attention", "--model", str(ARITH), "--ffn", ",".join(ffn.address for ffn in self.ffn),
                                                 "--port", "0", *flags, *(M2N if ffn_ranks > 1 else ())], folder))
-        for server in self.attention:
-            server.wait_ready()
 
     def close(self):
         for server in self.attention:
@@ -54,8 +51,12 @@ class Ranks:
 def ranks(request, tmp_path):
     attention_ranks, ffn_ranks, *flags = request.param
     started = Ranks(attention_ranks, ffn_ranks, tmp_path, *SHARED, *flags)
-    yield started
-    started.close()
+    try:
+        for server in started.attention:
+            server.wait_ready()
+        yield started
+    finally:
+        started.close()
 
 
 @pytest.mark.parametrize("ranks", ((2, 1, *GRAPH), (2, 2), (3, 2, *GRAPH)), ids=("2A1F-graph", "2A2F-eager", "3A2F-graph"), indirect=True)
