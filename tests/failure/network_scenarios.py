@@ -132,8 +132,8 @@ def add_bridge(wire):
 
 
 def bridge(wire, directory, transport):
-    """A network that both have and that does not join them is not taken: data flows over the address that was given."""
-    os.environ.pop("UCX_NET_DEVICES")  # it must find out by itself
+    """A network that both have and that does not join them is not taken: data flows over the address that was given. UCX is told the
+    device on both sides, as an operator has to: left alone it takes either network."""
     add_bridge(wire)
     ffn = FfnRank(f"{transport}://{ADDRESSES['there']}:0", directory, "--insecure", prefix=wire.prefixes["there"])
     attention = TandemServer(["attention", "--model", str(ARITH), "--ffn", ffn.address, "--port", "0"], directory)
