@@ -98,6 +98,14 @@ MUTANTS = (
            "  partial_ = {frame.channel, free.take(), frame.value};\n",
            "  partial_ = {frame.channel, free.take(), frame.value};\n  sender_->give_credit(frame.channel);\n",
            "transport_test", "*ContractTest.CreditsRunOutAndComeBackWhenLeasesAreDestroyedByAnotherThread/tcp*"),
+    # ---- exchange among FFN ranks ----
+    Mutant("a home group ends with the first owner's answer", "src/ffn/home_groups.cc",
+           "if (--group->unanswered == 0) return finish(group);\n      return", "--group->unanswered;\n      return finish(group);\n      return",
+           "ffn_exchange_test", "*Exchange.EqualsTheBlock*"),
+    Mutant("an answer to all rows read as one to some", "src/ffn/home_groups.cc",
+           "std::memcpy(sums + row * row_bytes, sums + rows[row] * row_bytes, row_bytes);",
+           "std::memcpy(sums + row * row_bytes, sums + row * row_bytes + 0 * rows[row], 0);",
+           "ffn_exchange_test", "*Exchange.EqualsTheBlock*"),
     # ---- who holds what ----
     Mutant("a piece without an owner does not stop the start", "src/moe/expert_map.cc",
            "if (!missing.empty()) {", "if (missing.size() > shape.num_experts) {",
