@@ -13,7 +13,11 @@ TEST(MoeBlock, ExpertsHeldElsewhereWeighNothing) {
   BlockUnderTest even(false, false, SumMode::deterministic);
   BlockUnderTest odd(false, false, SumMode::deterministic);
   for (uint32_t e = 0; e < kExperts; ++e) (e % 2 == 0 ? odd : even).layer.weights.experts[e] = {};
-  even.run<double>(0, kRows, all.routing());  // leaves slots of the previous call behind
+  // Rows whose experts are all held fill every slot: what is not computed next finds their values there.
+  static_assert(kExperts / 2 >= kTopK);
+  std::vector<int32_t> held_ids(size_t{kRows} * kTopK);
+  for (size_t i = 0; i < held_ids.size(); ++i) held_ids[i] = static_cast<int32_t>(2 * (i % kTopK));
+  even.run<double>(0, kRows, RoutingView{held_ids, all.weights, kTopK});
   auto sum = even.run<double>(0, kRows, all.routing());
   const auto rest = odd.run<double>(0, kRows, all.routing());
   for (size_t i = 0; i < sum.size(); ++i) sum[i] += rest[i];
