@@ -171,23 +171,33 @@ TEST_P(M2nOverTransport, SeveralAttentionRanksShareTheFfnRanks) {
 }
 
 // Two hundred requests from one attention rank while the other has none, and then one from the other: a rank
-// without tokens costs nobody anything, and its own first request finds the FFN ranks as they were.
-TEST_P(M2nOverTransport, AnAttentionRankWithoutRowsHoldsNobodyUp) {
-  Pool pool(on_attention(), GetParam(), 2);
-  const auto busy = pool.connect(0), silent = pool.connect(1);
-  ASSERT_NE(busy, nullptr);
-  ASSERT_NE(silent, nullptr);
-  for (uint32_t i = 0; i < 200; ++i) {
-    Work work(pool.reference, static_cast<LayerIndex>(1 + i % 2), 1 + i % 3, i);
-    const Status status = run_one(*busy, work);
-    ASSERT_TRUE(status.has_value()) << i << ": " << status.error().message;
-    ASSERT_TRUE(work.output_is_exact()) << i;
+// without tokens costs nobody anything, and its own first request finds the FFN ranks as they were. Then all
+// rows to the experts of one FFN rank and of the other. Here for every connector.
+TEST_P(M2nOverTransport, ARankWithoutRowsHoldsNobodyUp) {
+  for (const char* connector : {"m2n", "p2p", "auto"}) {
+    Pool pool({.placement = on_attention(), .scheme = GetParam(), .ranks = 2, .connector = connector});
+    const auto busy = pool.connect(0), silent = pool.connect(1);
+    ASSERT_NE(busy, nullptr);
+    ASSERT_NE(silent, nullptr);
+    const auto run = [&](MultiRankFfn& port, Work& work) {
+      const Status status = run_one(port, work);
+      EXPECT_TRUE(status.has_value()) << connector << ": " << status.error().message;
+      return status.has_value() && work.output_is_exact();
+    };
+    for (uint32_t i = 0; i < 200; ++i) {
+      Work work(pool.reference, static_cast<LayerIndex>(1 + i % 2), 1 + i % 3, i);
+      ASSERT_TRUE(run(*busy, work)) << connector << ", request " << i;
+    }
+    Work first(pool.reference, 1, 1, 1000);
+    ASSERT_TRUE(run(*silent, first)) << connector;
+    for (const int32_t owner : {0, 1, 0}) {
+      Work work(pool.reference, 2, 4, 7, [owner](uint32_t row, uint32_t slot) {
+        return owner * 4 + static_cast<int32_t>((row + slot) % 4);
+      });
+      ASSERT_TRUE(run(*silent, work)) << connector << ", all rows to FFN rank " << owner;
+    }
+    for (const auto& worker : pool.workers) EXPECT_EQ(worker->stats().sessions_closed, 0u);
   }
-  Work first(pool.reference, 1, 1, 1000);
-  const Status status = run_one(*silent, first);
-  ASSERT_TRUE(status.has_value()) << status.error().message;
-  EXPECT_TRUE(first.output_is_exact());
-  for (const auto& worker : pool.workers) EXPECT_EQ(worker->stats().sessions_closed, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, M2nOverTransport, testing::ValuesIn(all_schemes()),
@@ -339,10 +349,7 @@ TEST(M2n, MissingExpertsStopTheStartByName) {
 
 // Slices of 40 rows in granules of 8 on three ranks: 0-8, 8-24, 24-40. The second has less than it should.
 TEST(M2n, AMissingSliceStopsTheStartByName) {
-  Pool pool({.placement = on_attention(),
-             .scheme = "inproc",
-             .ranks = 3,
-             .experts = {PlacementKind::slice}});
+  Pool pool({.placement = on_attention(), .scheme = "inproc", .ranks = 3, .experts = {PlacementKind::slice}});
   pool.workers[1].reset();
   pool.models[1] = std::make_unique<SplitModel>(on_attention(), ExpertShare{{{0, 8}}, {8, 16}});
   pool.start(1);
