@@ -109,6 +109,7 @@ void RemoteFfn::Impl::run() {
 }
 
 void RemoteFfn::Impl::reconnect() {
+  const Instant began = now();
   const Status connected = connect_once();
   if (connected || stop.load()) return;
   std::unique_lock lock(mutex);
@@ -123,7 +124,8 @@ void RemoteFfn::Impl::reconnect() {
   const Duration least = is_final(reason.code) ? kRefusedRetryInterval
                          : peer_answers        ? kNotYetRetryInterval
                                                : Duration::zero();
-  const Duration pause = std::max(least, options.reconnect_interval);
+  // As long again as the attempt took: a peer that is too busy to answer in time is not kept busy by us.
+  const Duration pause = std::max({least, options.reconnect_interval, Duration(now() - began)});
   changed.wait_for(lock, pause, [this] { return stop.load(); });
 }
 
