@@ -5,11 +5,13 @@ import concurrent.futures
 
 import pytest
 
-from tests.conftest import ARITH, M2N, TandemServer, start_ffn_ranks
+from tests.conftest import ARITH, M2N, FfnRank, TandemServer, start_ffn_ranks
 
 QUESTIONS = [f"Tom has {a} apples and buys {b} more." for a, b in zip(range(3, 11), range(40, 32, -1))]
 SHARED = ("--deterministic", "--threads", "1")
 GRAPH = ("--execution", "graph", "--capture-sizes", "8,16")
+
+P2P = ("--connector", "p2p")
 
 # Requests at once to the first and to the second attention rank; others stay silent.
 LOADS = ((1, 7), (7, 1), (0, 8), (8, 0), (4, 0), (0, 4), (4, 4))
@@ -29,16 +31,27 @@ def expected(tandem_server):
     return {(question, tokens): answer(server, question, tokens) for question in QUESTIONS for tokens in (1, 16)}
 
 
+def start_exchanging_ranks(count, directory, *flags):
+    """FFN ranks of p2p know each other's addresses, and may wait for each other."""
+    addresses = [f"shm://{directory}/ffn{rank}.sock" for rank in range(count)]
+    ranks = ("--ffn", ",".join(addresses), "--num-ffn-ranks", str(count))
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        started = [pool.submit(FfnRank, address, directory, *ranks, "--ffn-rank", str(rank), *flags, rank=rank)
+                   for rank, address in enumerate(addresses)]
+    return [future.result() for future in started]
+
+
 class Ranks:
     """xAyF by hand; every attention rank answers requests of its own."""
 
     def __init__(self, attention_ranks, ffn_ranks, directory, *flags):
-        self.attention, self.ffn = [], start_ffn_ranks("tcp", ffn_ranks, directory, *flags)
+        start = start_exchanging_ranks if P2P[1] in flags else lambda *rest: start_ffn_ranks("tcp", *rest)
+        self.attention, self.ffn = [], start(ffn_ranks, directory, *flags)
         for rank in range(attention_ranks):
             folder = directory / f"attention{rank}"
             folder.mkdir()
             self.attention.append(TandemServer(["attention", "--model", str(ARITH), "--ffn", ",".join(ffn.address for ffn in self.ffn),
-                                                "--port", "0", *flags, *(M2N if ffn_ranks > 1 else ())], folder))
+                                                "--port", "0", *flags, *(M2N if ffn_ranks > 1 and P2P[1] not in flags else ())], folder))
 
     def close(self):
         for server in self.attention:
@@ -59,7 +72,8 @@ def ranks(request, tmp_path):
         started.close()
 
 
-@pytest.mark.parametrize("ranks", ((2, 1, *GRAPH), (2, 2), (3, 2, *GRAPH)), ids=("2A1F-graph", "2A2F-eager", "3A2F-graph"), indirect=True)
+@pytest.mark.parametrize("ranks", ((2, 1, *GRAPH), (2, 2), (3, 2, *GRAPH), (3, 2, *P2P, *GRAPH)),
+                         ids=("2A1F-graph", "2A2F-eager", "3A2F-graph", "3A2F-p2p-graph"), indirect=True)
 def test_unequal_rows(ranks, expected):
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         for load in LOADS:
@@ -72,7 +86,7 @@ def test_unequal_rows(ranks, expected):
             assert replays and replays > 0, server.metrics()
 
 
-@pytest.mark.parametrize("ranks", ((2, 1), (2, 2)), ids=("2A1F", "2A2F"), indirect=True)
+@pytest.mark.parametrize("ranks", ((2, 1), (2, 2), (2, 2, *P2P)), ids=("2A1F", "2A2F", "2A2F-p2p"), indirect=True)
 def test_two_hundred_requests_to_one_rank_and_then_one_to_the_other(ranks, expected):
     busy, silent = ranks.attention
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
