@@ -11,9 +11,10 @@ TEST(TransportBench, EveryTransportMeasuresEveryCase) {
   options.hidden_size = 512;
   const auto report = run_transport_bench(options, true);
   ASSERT_TRUE(report) << report.error().message;
-  for (const char* part : {"\"floor\"", "\"inproc\"", "\"shm\"", "\"tcp\"", "\"ucx\"",
-                           "\"case\": \"2 tiles of 64 x 512 bf16\", \"messages\": 2, \"message_bytes\": 65536",
-                           "\"case\": \"4 MiB\""}) {
+  for (const char* part :
+       {"\"floor\"", "\"inproc\"", "\"shm\"", "\"tcp\"", "\"ucx\"",
+        "\"case\": \"2 tiles of 64 x 512 bf16\", \"messages\": 2, \"message_bytes\": 65536",
+        "\"case\": \"4 MiB\""}) {
     EXPECT_NE(report->find(part), std::string::npos) << part;
   }
 }

@@ -37,7 +37,8 @@ struct SplitSettings {
   ActivationFormat activation_format = ActivationFormat::plain;
   DType reply_dtype = DType::bf16;  // bf16 or f32; f64 exactly when the sums are deterministic
   SumMode sum_mode = SumMode::plain;
-  // Graph mode: attention captures decode programs of these sizes (rows), ascending, and FFN prepares for them.
+  // Graph mode: attention captures decode programs of these sizes (rows), ascending, and FFN prepares for
+  // them.
   bool graph = false;
   std::vector<uint32_t> capture_sizes;
   uint64_t numerics_id =

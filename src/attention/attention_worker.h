@@ -37,7 +37,8 @@ struct AttentionWorkerOptions {
   std::vector<int32_t> eos_token_ids;
   Duration ffn_deadline =
       std::chrono::seconds(60);  // of one exchange: a backstop; a dead peer is noticed far sooner
-  const MoeBlock* router = nullptr;  // whose routing stats() counts; outlives the worker. Null: the gate is elsewhere
+  const MoeBlock* router =
+      nullptr;  // whose routing stats() counts; outlives the worker. Null: the gate is elsewhere
 };
 
 // Rows that one lane needs room for: its share of max_num_seqs and of max_num_batched_tokens; all of them

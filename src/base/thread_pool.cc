@@ -98,7 +98,9 @@ struct ThreadPool::Shared {
   void open() {
     region.store((region.load() / kNumber + 1) * kNumber | kOpen);
     if (sleepers.load() == 0) return;
-    { std::lock_guard lock(mutex); }  // a sleeper that has not seen the region is past its look at it
+    {
+      std::lock_guard lock(mutex);
+    }  // a sleeper that has not seen the region is past its look at it
     wake.notify_all();
   }
 

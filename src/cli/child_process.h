@@ -14,7 +14,8 @@ namespace tandem {
 
 class ChildProcess {
  public:
-  // Runs `binary` with `arguments`; "/proc/self/exe" is this one. The child is killed when the parent dies, however it dies.
+  // Runs `binary` with `arguments`; "/proc/self/exe" is this one. The child is killed when the parent dies,
+  // however it dies.
   static Result<ChildProcess> start(const std::vector<std::string>& arguments,
                                     const std::string& binary = "/proc/self/exe");
   ChildProcess() = default;

@@ -96,8 +96,7 @@ std::vector<Command> make_commands() {
        "One of several: --ffn tcp://10.0.0.2:7000,tcp://10.0.0.3:7000 --ffn-rank 1\n"
        "With --connector m2n --compute-gate-on-attention: --num-ffn-ranks 2 --ffn-rank 1 would do",
        with({"afd.", "vllm."}),
-       {"afd.attention", "afd.attention_listen", "afd.attention_rank", "afd.role",
-        "afd.connect_timeout_s"},
+       {"afd.attention", "afd.attention_listen", "afd.attention_rank", "afd.role", "afd.connect_timeout_s"},
        "model",
        {},
        run_ffn});
@@ -185,23 +184,29 @@ std::vector<Command> make_commands() {
       {"bench placement",
        "run one load with the gate on FFN and on attention, in turn, and say whether it matters",
        "Each arm of --arms is a placement on ranks of its own, all of the same xAyF (--attention, --ffn,\n"
-       "--transport) and of this binary; base=BINARY is another build in the first arm's placement, and then\n"
-       "every run of every arm is a process of its own. The arms take turns (ABBA); each delta stands beside its\n"
-       "noise band, made from the spread of one arm's runs, and a verdict in words. The accuracy of each arm is\n"
-       "measured on the same ranks where the model has a heldout.jsonl (--data, --limit). The report has the\n"
+       "--transport) and of this binary; base=BINARY is another build in the first arm's placement, and "
+       "then\n"
+       "every run of every arm is a process of its own. The arms take turns (ABBA); each delta stands beside "
+       "its\n"
+       "noise band, made from the spread of one arm's runs, and a verdict in words. The accuracy of each arm "
+       "is\n"
+       "measured on the same ranks where the model has a heldout.jsonl (--data, --limit). The report has "
+       "the\n"
        "waits and router times of each rank, every run, the machine and the commands: --output NAME writes\n"
        "NAME.md, NAME.json and NAME.svg.\n"
-       "Profiles: seed-503, 128 requests at once of 8275 tokens in and 32 out; seed-545, 4 of 128 in and 128\n"
+       "Profiles: seed-503, 128 requests at once of 8275 tokens in and 32 out; seed-545, 4 of 128 in and "
+       "128\n"
        "out. --scale S multiplies lengths, concurrency, batched tokens, sequences and capture sizes.\n"
        "Examples: tandem bench placement --model models/arith --runs 6\n"
-       "          tandem bench placement --model DIR --profile seed-503 --scale 0.1 --ffn 2 --connector m2n ...",
+       "          tandem bench placement --model DIR --profile seed-503 --scale 0.1 --ffn 2 --connector m2n "
+       "...",
        with({"afd.", "serving.", "up.", "bench.", "eval.data", "eval.limit"}),
        [&] {
          std::vector<std::string> excluded = of_a_server;
          // The arms and the profile decide these.
-         for (const char* key : {"afd.compute_gate_on_attention", "serving.max_num_seqs",
-                                 "serving.max_num_batched_tokens", "serving.max_context_tokens",
-                                 "serving.max_queue"})
+         for (const char* key :
+              {"afd.compute_gate_on_attention", "serving.max_num_seqs", "serving.max_num_batched_tokens",
+               "serving.max_context_tokens", "serving.max_queue"})
            excluded.emplace_back(key);
          return excluded;
        }(),

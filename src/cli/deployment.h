@@ -20,8 +20,8 @@ class Deployment {
 
   Engine& engine();
   std::vector<RankFacts> ranks() const;
-  // What each rank has waited and routed since its start; one that does not say is named with the reason. From
-  // the thread that started the deployment.
+  // What each rank has waited and routed since its start; one that does not say is named with the reason.
+  // From the thread that started the deployment.
   std::vector<RankCounters> counters();
   // Starts processes that have died again, on their old addresses: their peers take them back. Call it now
   // and then, from the thread that started the deployment (the children die with that thread).

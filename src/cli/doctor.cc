@@ -58,7 +58,7 @@ Finding huge_pages() {
 }
 
 Finding shared_memory() {
-  struct statvfs status {};
+  struct statvfs status{};
   if (statvfs("/dev/shm", &status) != 0) {
     return {"/dev/shm", FindingLevel::notice, "not mounted",
             "Tandem's shared memory uses memfd, which does not need it"};
@@ -70,7 +70,7 @@ Finding shared_memory() {
 }
 
 Finding locked_and_open() {
-  struct rlimit files {};
+  struct rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);
   const std::string found = std::to_string(files.rlim_cur) + " open files";
   // 256 streams, their listener and the ranks, with as much again in reserve.

@@ -98,9 +98,7 @@ TEST(Settings, M2nNeedsTheGateOnAttention) {
   EXPECT_EQ(m2n([](Settings& s) { s.afd.num_ffn_ranks = 3, s.afd.ffn_rank = 2; }), "accepted");
   EXPECT_TRUE(has(m2n([](Settings& s) { s.afd.num_ffn_ranks = 3, s.afd.ffn_rank = 3; }),
                   "afd.ffn_rank: 3 of afd.num_ffn_ranks 3"));
-  EXPECT_TRUE(has(m2n([](Settings& s) {
-                    s.afd.num_ffn_ranks = 3, s.afd.ffn = {"a:1", "b:1"};
-                  }),
+  EXPECT_TRUE(has(m2n([](Settings& s) { s.afd.num_ffn_ranks = 3, s.afd.ffn = {"a:1", "b:1"}; }),
                   "afd.num_ffn_ranks: 3 with 2 addresses"));
 }
 

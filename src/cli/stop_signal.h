@@ -1,6 +1,6 @@
-// StopSignal: SIGINT and SIGTERM as something to wait for and to look at, and SIGUSR1 as a wish for a report. Create one before any other thread
-// starts: they inherit the blocked signals. A second signal ends the process at once, for the user who will
-// not wait for a drain.
+// StopSignal: SIGINT and SIGTERM as something to wait for and to look at, and SIGUSR1 as a wish for a report.
+// Create one before any other thread starts: they inherit the blocked signals. A second signal ends the
+// process at once, for the user who will not wait for a drain.
 #pragma once
 
 #include <atomic>

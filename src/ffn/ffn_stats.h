@@ -36,8 +36,8 @@ struct FfnStats {
   // weights were streamed for them, summed over calls. Their quotient is what merging is for: rows per expert
   // and read.
   uint64_t expert_rows = 0, experts_read = 0;
-  // Routing on this rank (0 where attention routes), and time in which its compute thread had nothing to do but
-  // wait for tiles, up to now.
+  // Routing on this rank (0 where attention routes), and time in which its compute thread had nothing to do
+  // but wait for tiles, up to now.
   uint64_t router_calls = 0, router_ns = 0;
   uint64_t wait_us = 0;
 };

@@ -138,7 +138,8 @@ void FfnWorker::Impl::run_homes(std::vector<WaitingTile>& group, Instant start, 
       group, [](const WaitingTile& waiting) { return !waiting.tile.part.is_partial(); });
   const std::span<WaitingTile> mine(group.begin(), guests.begin());
   const std::span<WaitingTile> parts(guests.begin(), guests.end());
-  HomeGroups::Group* home = homes->begin(mine, start, bench.route);  // what others have to do is under way now
+  HomeGroups::Group* home =
+      homes->begin(mine, start, bench.route);  // what others have to do is under way now
   const TileView* own = home != nullptr ? homes->own_part(*home) : nullptr;
   if (own == nullptr) {
     if (home != nullptr) homes->own_done(home, {});

@@ -125,8 +125,8 @@ struct FfnWorker::Impl {
   Instant prefill_began;                     // of the group that is cut
   Duration preempted{}, preempted_region{};  // of it, what went between, and the computing in that
   const MoeBlock* urgent_block = nullptr;    // behind urgent.run, for its counts
-  std::unique_ptr<ExchangeLinks> exchange;  // null: this rank computes what it is asked for, and asks nobody
-  std::unique_ptr<HomeGroups> homes;        // with `exchange`; goes before it
+  std::unique_ptr<ExchangeLinks> exchange;   // null: this rank computes what it is asked for, and asks nobody
+  std::unique_ptr<HomeGroups> homes;         // with `exchange`; goes before it
 
   mutable std::mutex sessions_mutex;  // the I/O thread changes the list under it, others read
   std::vector<std::shared_ptr<Session>> sessions;
@@ -141,8 +141,8 @@ struct FfnWorker::Impl {
   mutable std::mutex stats_mutex;
   FfnStats stats;
   std::optional<Instant> waiting_since;  // the compute thread waits for tiles; under stats_mutex as well
-  bool attention_served = false;  // under stats_mutex as well
-  std::optional<Error> misfit;    // under stats_mutex as well
+  bool attention_served = false;         // under stats_mutex as well
+  std::optional<Error> misfit;           // under stats_mutex as well
 
   std::thread io, computing;
 };

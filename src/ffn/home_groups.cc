@@ -68,8 +68,7 @@ HomeGroups::Group* HomeGroups::acquire() {
   return group;
 }
 
-HomeGroups::Group* HomeGroups::begin(std::span<WaitingTile> tiles, Instant start,
-                                      const MoeRoute& route) {
+HomeGroups::Group* HomeGroups::begin(std::span<WaitingTile> tiles, Instant start, const MoeRoute& route) {
   Group* group = acquire();
   group->started = group->own_done = start;
   group->serial = next_serial_++;

@@ -42,8 +42,8 @@ class HomeGroups {
   const ExchangeStats& stats() const { return stats_; }
 
   // Takes the tiles over (of one layer and class, none a part), routes them and sends their parts. Null: it
-  // could not be done, and the tiles were answered with the reason. While a group's own part is being computed,
-  // another may begin and be done.
+  // could not be done, and the tiles were answered with the reason. While a group's own part is being
+  // computed, another may begin and be done.
   Group* begin(std::span<WaitingTile> tiles, Instant start, const MoeRoute& route);
   // What this rank computes of a group: its sums are wanted in the order of the tile. Null: nothing.
   const TileView* own_part(const Group& group) const;

@@ -280,15 +280,11 @@ TEST(RemoteFfn, ChecksARequestBeforeItIsSent) {
   std::vector<int32_t> ids(4 * kTopK, 1);
   std::vector<float> weights(4 * kTopK, 1);
   ids[5] = static_cast<int32_t>(kExperts);
-  EXPECT_NE(error([&](auto& r) {
-              r.routing = RoutingView{ids, weights, kTopK};
-            }).find("expert id 8"),
+  EXPECT_NE(error([&](auto& r) { r.routing = RoutingView{ids, weights, kTopK}; }).find("expert id 8"),
             std::string::npos);
   ids[5] = 1;
   weights[3] = weights[4] = weights[5] = 0;
-  EXPECT_NE(error([&](auto& r) {
-              r.routing = RoutingView{ids, weights, kTopK};
-            }).find("row 1"),
+  EXPECT_NE(error([&](auto& r) { r.routing = RoutingView{ids, weights, kTopK}; }).find("row 1"),
             std::string::npos);
   EXPECT_EQ(split.worker->stats().tiles_refused, 0u);
   EXPECT_EQ(split.port->stats().tiles_sent, 0u);

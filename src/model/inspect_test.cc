@@ -112,9 +112,8 @@ TEST(Inspect, FfnRanks) {
   }
   EXPECT_EQ(bytes, report.role(WeightRole::experts).total_bytes());
   EXPECT_EQ(report.ffn_ranks[2].stored_bytes, 48ull * 64 * 3 * 256 * 2048 * 2);
-  EXPECT_NE(
-      inspect_text(report).find("FFN rank 2         9.0 GiB (64 experts a layer, rows 0..256 of each)"),
-      std::string::npos)
+  EXPECT_NE(inspect_text(report).find("FFN rank 2         9.0 GiB (64 experts a layer, rows 0..256 of each)"),
+            std::string::npos)
       << inspect_text(report);
   EXPECT_NE(
       inspect_json(report).find(R"({"rank":4,"experts":64,"row_begin":512,"row_end":768,"stored_bytes":)"),

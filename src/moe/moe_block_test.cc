@@ -170,9 +170,7 @@ TEST(MoeBlock, RefusesRequestsThatDoNotFitByName) {
   EXPECT_NE(message([](auto& r) { r.rows -= 1; }), "");  // the routing has one row too many
   auto ids = setup.ids;
   ids[5] = kExperts;
-  EXPECT_NE(message([&](auto& r) {
-              r.routing = RoutingView{ids, setup.weights, kTopK};
-            }).find("expert id 8"),
+  EXPECT_NE(message([&](auto& r) { r.routing = RoutingView{ids, setup.weights, kTopK}; }).find("expert id 8"),
             std::string::npos);
 
   BlockUnderTest routing_here(true, false, SumMode::plain);

@@ -1,6 +1,6 @@
+#include "transport/poller.h"
 #include "transport/free_slots.h"
 #include "transport/idle_spin.h"
-#include "transport/poller.h"
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>

@@ -28,7 +28,8 @@ class UcxLibrary {
 
 #define TANDEM_UCP_FUNCTIONS(_)                                                                          \
   _(get_version)                                                                                         \
-  _(config_read) _(config_modify) _(config_release) _(init_version) _(worker_create) _(worker_destroy)   \
+  _(config_read)                                                                                         \
+  _(config_modify) _(config_release) _(init_version) _(worker_create) _(worker_destroy)                  \
       _(worker_get_address) _(worker_release_address) _(worker_get_efd) _(worker_arm) _(worker_progress) \
           _(worker_set_am_recv_handler) _(ep_create) _(ep_close_nbx) _(am_send_nbx) _(am_recv_data_nbx)  \
               _(request_check_status) _(request_free)

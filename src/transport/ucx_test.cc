@@ -176,7 +176,7 @@ TEST(UcxLibrary, LeavesTheHandlersOfSignalsAsTheyWere) {
   ASSERT_TRUE(UcxLibrary::get());
   // Two that UCX takes for itself and that neither this test nor a sanitizer handles.
   for (const int number : {SIGILL, SIGHUP}) {
-    struct sigaction action {};
+    struct sigaction action{};
     sigaction(number, nullptr, &action);
     EXPECT_EQ(action.sa_handler, SIG_DFL) << strsignal(number);
   }
