@@ -274,6 +274,8 @@ TEST(ExchangeLoss, AHomeThatWaitsTakesPartsAndStops) {
     std::atomic<bool>& held;
     ~Release() { held.store(false); }
   } release{hold};
+  // Rank 0 was ready with the old rank 1: attention may come before it has found the new one.
+  ASSERT_TRUE(eventually([&] { return (*slow)->clients().size() == 1; }));
   const auto port = pool.connect();
   ASSERT_NE(port, nullptr);
   const auto spread = [](uint32_t row, uint32_t slot) {
