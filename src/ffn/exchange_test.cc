@@ -208,13 +208,13 @@ TEST(ExchangeStart, WhatDoesNotFitIsRefusedByName) {
   options.settings.connector = "auto";
   const auto other = MultiRankFfn::create(options);
   ASSERT_FALSE(other.has_value());
-  EXPECT_NE(other.error().message.find("connector is p2p on FFN rank 0"), std::string::npos)
+  EXPECT_NE(other.error().message.find("connector is p2p on FFN rank "), std::string::npos)
       << other.error().message;
   options = pool.remote_options();
   options.settings.num_ffn_ranks = 3;
   const auto more = MultiRankFfn::create(options);
   ASSERT_FALSE(more.has_value());
-  EXPECT_NE(more.error().message.find("num_ffn_ranks is 2 on FFN rank 0"), std::string::npos)
+  EXPECT_NE(more.error().message.find("num_ffn_ranks is 2 on FFN rank "), std::string::npos)
       << more.error().message;
 }
 
