@@ -38,20 +38,8 @@ std::vector<Command> make_commands() {
                                                          "afd.keep_serving"};
 
   // What a command that answers one set of prompts and ends has no use for.
-  const std::vector<std::string> of_a_server = {"afd.attention",
-                                                "afd.attention_listen",
-                                                "afd.attention_rank",
-                                                "afd.listen",
-                                                "afd.ffn",
-                                                "afd.role",
-                                                "afd.ffn_rank",
-                                                "afd.num_ffn_ranks",
-                                                "afd.num_attention_ranks",
-                                                "afd.keep_serving",
-                                                "serving.host",
-                                                "serving.port",
-                                                "up.once",
-                                                "up.question"};
+  std::vector<std::string> of_a_server = split_only_addresses;
+  of_a_server.insert(of_a_server.end(), {"serving.host", "serving.port", "up.once", "up.question"});
 
   std::vector<Command> table;
   table.push_back(

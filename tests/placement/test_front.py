@@ -11,23 +11,9 @@ import openai
 import pytest
 
 from tests.conftest import ARITH, BINARY, M2N, WAIT_LIMIT_S, TandemServer
+from tests.placement.test_several_ranks import QUESTIONS, answer, expected  # noqa: F401 (a fixture)
 
-QUESTIONS = [f"Tom has {a} apples and buys {b} more." for a, b in zip(range(3, 15), range(40, 28, -1))]
 SHARED = ("--deterministic", "--threads", "1", *M2N)
-
-
-def answer(server, question):
-    body = {"model": "arith", "prompt": question, "max_tokens": 24, "temperature": 0, "logprobs": 2}
-    reply = server.request("POST", "/v1/completions", body)
-    assert reply.status == 200, f"{reply.body}\n{server.describe()}"
-    choice = reply.json()["choices"][0]
-    return choice["text"], choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"]
-
-
-@pytest.fixture(scope="module")
-def expected(tandem_server):
-    server = tandem_server("serve", "--deterministic")
-    return [answer(server, question) for question in QUESTIONS]
 
 
 def free_ports(count):
