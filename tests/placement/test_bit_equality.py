@@ -143,8 +143,9 @@ def test_quantized_rows_equal_colocated(model, transport, dtype, prompts, coloca
     for batching in ([], ["--one-by-one"]):
         split = generate(model, prompts, "--ffn", "1", *flags, *batching)
         assert outcome(split) == outcome(expected)
-    several = generate(model, prompts, "--ffn", "2", "--connector", "m2n", *flags)
-    assert outcome(several) == outcome(expected)
+    for spread in (["--connector", "m2n"], ["--exchange", "alltoall"], ["--exchange", "allgather"]):  # the last two: from rank to rank
+        several = generate(model, prompts, "--ffn", "2", *spread, *flags)
+        assert outcome(several) == outcome(expected), spread
     # Shared experts on FFN are given the quantised row, split and colocated alike.
     behind = colocated_quantized(model, dtype, "false")
     for ranks in (["--ffn", "1"], ["--ffn", "2", "--connector", "m2n"]):
