@@ -14,9 +14,13 @@
 
 namespace tandem {
 
-enum class Family : uint8_t { deepseek_v2, deepseek_v3, qwen3_moe, mixtral, granite_moe };
+enum class Family : uint8_t { deepseek_v2, deepseek_v3, qwen3_moe, mixtral, granite_moe, deepseek_v4 };
 
-enum class AttentionKind : uint8_t { gqa, mla };
+enum class AttentionKind : uint8_t {
+  gqa,
+  mla,
+  compressed,  // DeepSeek-V4: a window of keys, and beyond it entries that pool several tokens each
+};
 
 struct YarnConfig {
   float factor = 1.0f;
@@ -51,6 +55,36 @@ struct AttentionConfig {
   RopeConfig rope;
 };
 
+// What attention of the kind `compressed` has beside AttentionConfig's heads (one key, which is the value
+// too).
+struct CompressedAttentionConfig {
+  uint32_t window = 0;           // sliding_window: keys of this many tokens are seen as they are
+  std::vector<uint32_t> ratios;  // [num_layers]: tokens that an entry pools; 0: none, the window only
+  uint32_t num_output_groups = 0, output_lora_rank = 0;
+  uint32_t index_num_heads = 0, index_head_dim = 0, index_top_k = 0;  // of layers with ratio 4
+  RopeConfig rope;  // of layers with a ratio; those without use AttentionConfig::rope
+};
+
+// Residual streams of a token (manifold hyper-connections); 1 stream: a plain residual.
+struct HyperConnectionConfig {
+  uint32_t num_streams = 1;
+  uint32_t sinkhorn_iterations = 0;
+  float epsilon = 0.0f;
+};
+
+enum class DraftKind : uint8_t { none, mtp, dspark };
+
+// The draft part that the files bring along, beyond the model's own layers.
+struct DraftConfig {
+  DraftKind kind = DraftKind::none;
+  uint32_t num_stages = 0;  // blocks
+  // dspark
+  uint32_t block_size = 0;  // tokens drafted at once
+  int32_t noise_token_id = 0;
+  std::vector<uint32_t> target_layers;  // whose outputs the drafter reads
+  uint32_t markov_rank = 0;
+};
+
 enum class FfnKind : uint8_t { dense, moe };
 
 // How the released files store their weights; reported by `inspect`, and what a loader must undo.
@@ -73,17 +107,22 @@ struct ModelConfig {
   QuantizationConfig quantization;
 
   AttentionConfig attention;
+  CompressedAttentionConfig compressed;
+  HyperConnectionConfig hyper_connections;
 
   std::vector<FfnKind> layer_ffn;  // [num_layers]
   uint32_t dense_intermediate_size = 0;
   uint32_t moe_intermediate_size = 0;
   uint32_t shared_intermediate_size = 0;  // width of the one fused shared expert; 0: none
   RouterConfig router;
+  uint32_t num_hash_layers = 0;  // the first MoE layers: experts by token id
+  float swiglu_limit = 0.0f;     // bound on both factors of an expert's SwiGLU; 0: none
 
   // GraniteMoE's multipliers; 1 elsewhere. Logits are divided by logits_divisor.
   float embedding_multiplier = 1.0f, residual_multiplier = 1.0f, logits_divisor = 1.0f;
 
   uint32_t num_mtp_layers = 0;  // layers >= num_layers in the files, ignored by the plain loader
+  DraftConfig draft;
   std::optional<int32_t> bos_token_id;
   std::vector<int32_t> eos_token_ids;
 
