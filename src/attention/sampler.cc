@@ -84,9 +84,13 @@ Status validate_sampling(const SamplingParams& p, uint32_t vocab_size) {
   return {};
 }
 
-double uniform_for(uint64_t seed, uint32_t stream, uint32_t index) {
-  const uint64_t bits = mix(mix(mix(seed) ^ stream) ^ index);
-  return static_cast<double>(bits >> 11) * 0x1.0p-53;
+uint64_t draw_key(uint64_t seed, uint32_t stream, uint32_t index) {
+  return mix(mix(mix(seed) ^ stream) ^ index);
+}
+
+double uniform_for(uint64_t key, int32_t token) {
+  // Half a step up: never 0, whose logarithm is infinite.
+  return (static_cast<double>(mix(key ^ static_cast<uint32_t>(token)) >> 11) + 0.5) * 0x1.0p-53;
 }
 
 Result<TokenEvent> Sampler::sample(std::span<const float> logits, const SamplingParams& params, uint64_t seed,
@@ -110,12 +114,12 @@ Result<TokenEvent> Sampler::sample(std::span<const float> logits, const Sampling
   }
   const bool greedy = params.temperature < kGreedyTemperature || params.top_k == 1 || params.top_p == 0.0f;
   event.token = greedy ? static_cast<int32_t>(best - logits_.begin())
-                       : draw(params, uniform_for(seed, params.stream, index));
+                       : draw(params, draw_key(seed, params.stream, index));
   if (params.top_logprobs >= 0) add_logprobs(logits, params, event);
   return event;
 }
 
-int32_t Sampler::draw(const SamplingParams& params, double uniform) {
+int32_t Sampler::draw(const SamplingParams& params, uint64_t key) {
   candidates_.clear();
   for (size_t i = 0; i < logits_.size(); ++i) {
     if (std::isfinite(logits_[i])) candidates_.push_back({logits_[i], static_cast<int32_t>(i)});
@@ -125,15 +129,17 @@ int32_t Sampler::draw(const SamplingParams& params, double uniform) {
     std::nth_element(candidates_.begin(), end - 1, candidates_.end(), better<Candidate>);
     candidates_.erase(end, candidates_.end());
   }
-  std::sort(candidates_.begin(), candidates_.end(), better<Candidate>);
+  // Only what cuts off by probability needs the order.
+  const bool cuts = params.top_p < 1.0f || params.min_p > 0.0f;
+  if (cuts) std::sort(candidates_.begin(), candidates_.end(), better<Candidate>);
+  const float best =
+      cuts ? candidates_.front().logit : std::ranges::min_element(candidates_, better<Candidate>)->logit;
 
-  // Probabilities relative to the best one, in float64: their sum over a large vocabulary stays exact enough
-  // that the last candidate is reachable.
+  // Probabilities relative to the best one, in float64: their sum over a large vocabulary stays exact enough.
   probabilities_.clear();
   double total = 0;
   for (const Candidate& candidate : candidates_) {
-    const double p =
-        std::exp((static_cast<double>(candidate.logit) - candidates_.front().logit) / params.temperature);
+    const double p = std::exp((static_cast<double>(candidate.logit) - best) / params.temperature);
     probabilities_.push_back(p);
     total += p;
   }
@@ -146,14 +152,17 @@ int32_t Sampler::draw(const SamplingParams& params, double uniform) {
   }
   while (kept > 1 && probabilities_[kept - 1] < params.min_p) --kept;
 
-  total = 0;
-  for (size_t i = 0; i < kept; ++i) total += probabilities_[i];
-  double rest = uniform * total;
-  for (size_t i = 0; i + 1 < kept; ++i) {
-    rest -= probabilities_[i];
-    if (rest < 0) return candidates_[i].token;
+  int32_t winner = -1;
+  double first = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < kept; ++i) {
+    const double time = -std::log(uniform_for(key, candidates_[i].token)) / probabilities_[i];
+    // Equal times (a probability that is 0 in float64 never finishes): the lower id, in whatever order.
+    if (time < first || (time == first && candidates_[i].token < winner) || winner < 0) {
+      first = time;
+      winner = candidates_[i].token;
+    }
   }
-  return candidates_[kept - 1].token;
+  return winner;
 }
 
 void Sampler::add_logprobs(std::span<const float> logits, const SamplingParams& params, TokenEvent& event) {

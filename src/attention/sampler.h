@@ -1,5 +1,11 @@
 // Sampler: from a row of logits to the next token. Pure: the same logits, parameters, history and index give
 // the same token, whatever else is in the batch. Reused buffers; one thread.
+//
+// A token is drawn by a race: each candidate has its own random number, which depends on the seed, the
+// token's index and the candidate alone, and -log(number) / probability is its time; the first one wins. So
+// two distributions that are alike draw the same token at the same index, whatever their order: a draft drawn
+// from the drafter's logits with the same parameters is most often the token that the model's own logits draw
+// (attention/speculation.h).
 #pragma once
 
 #include <cstdint>
@@ -22,8 +28,10 @@ struct TokenHistory {
 // Refuses parameters outside their range, naming the field, the value and the range.
 Status validate_sampling(const SamplingParams& params, uint32_t vocab_size);
 
-// A number in [0, 1) that depends on (seed, stream, index) alone.
-double uniform_for(uint64_t seed, uint32_t stream, uint32_t index);
+// What the draw of one token hangs on, and nothing else: seed, stream and index of the token.
+uint64_t draw_key(uint64_t seed, uint32_t stream, uint32_t index);
+// A number in (0, 1) for one candidate of a draw.
+double uniform_for(uint64_t key, int32_t token);
 
 class Sampler {
  public:
@@ -38,7 +46,7 @@ class Sampler {
     float logit;
     int32_t token;
   };
-  int32_t draw(const SamplingParams& params, double uniform);
+  int32_t draw(const SamplingParams& params, uint64_t key);
   void add_logprobs(std::span<const float> logits, const SamplingParams& params, TokenEvent& event);
 
   std::vector<float> logits_;

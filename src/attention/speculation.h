@@ -1,0 +1,88 @@
+// Speculation: tokens that a cheap drafter proposes, verified by the model in one step of 1 + k rows. Values
+// and pure rules; one thread.
+//
+// Verification is exact. Row i of the step has the logits of the token behind draft i - 1, and they are right
+// as long as the drafts before it are what was sampled. So each row is sampled as without drafts, with its
+// own random number, and the first token that is not the draft ends the step: the drafts behind it saw a text
+// that never was. Answers are token for token those without drafts, greedy and sampled, whatever the drafter
+// says.
+//
+// As rejection sampling: draft and target are drawn with the same random numbers from q and p (sampler.h), a
+// draft is accepted when both draws agree, and otherwise the target's draw is the sample of the residual
+// distribution. P(accept and x) = 1 / sum_j max(p_j / p_x, q_j / q_x); summed over x at least
+// (1 - d) / (1 + d), with d the total variation between p and q. The usual rule, min(1, p / q) with a
+// residual of max(0, p - q), accepts 1 - d, a little more, but what it answers to a seed depends on the
+// drafter and on when drafting was on. Here a seed gives one answer.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "attention/lane_choice.h"
+
+namespace tandem {
+
+// More than any drafter is worth: the chance that all of them are right falls with each.
+inline constexpr uint32_t kMaxDraftTokens = 8;
+
+struct SpeculationOptions {
+  uint32_t num_tokens = 0;  // most drafts of a sequence in one step; 0: none
+  bool automatic = false;   // as many as draft_choice says, 0 included, instead of always num_tokens
+};
+
+// Proposes tokens out of what has been said, computing no rows: what can stand in place of draft programs.
+// Worker thread.
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+  // Appends at most `most` tokens that may follow `tokens`.
+  virtual void propose(std::span<const int32_t> tokens, uint32_t most, std::vector<int32_t>& drafts) = 0;
+};
+
+// Samples the rows of a verified step in order, until one differs from its draft or ends the sequence.
+// `next(row)` samples row 0, 1, ... and delivers the token; below 0: the sequence has ended. Returns how many
+// drafts were accepted, which is how many rows behind the first one are of the text.
+template <class Next>
+uint32_t verify_drafts(std::span<const int32_t> drafts, Next next) {
+  for (uint32_t row = 0;; ++row) {
+    const int32_t token = next(row);
+    if (token < 0 || row >= drafts.size() || token != drafts[row]) return row;
+  }
+}
+
+// How often drafts were right, by position; older steps count less.
+class AcceptanceMeter {
+ public:
+  // Of `proposed` drafts of one sequence the first `accepted` were right.
+  void add(uint32_t proposed, uint32_t accepted);
+  // That draft `position` (from 0) is right when those before it are: never measured, the rate of the one
+  // before; of position 0, 0.
+  double rate(uint32_t position) const;
+  // Drafts at position 0, faded.
+  double weight() const { return proposed_[0]; }
+
+ private:
+  std::array<double, kMaxDraftTokens> proposed_{}, accepted_{};
+};
+
+// What decides whether drafts pay.
+struct DraftCosts {
+  CostLine step;           // seconds of a decode step by its rows
+  CostLine draft;          // seconds of one round of drafting by its rows
+  bool catches_up = true;  // the drafter computes all kept rows first, then one row for each draft but one
+  double sequences = 0;    // that decode in one step
+  AcceptanceMeter acceptance;
+};
+
+// Tokens that a sequence gains in a step with `drafts` drafts, and the predicted seconds of such a step with
+// its drafting.
+double expected_tokens(const AcceptanceMeter& acceptance, uint32_t drafts);
+double drafted_step_seconds(const DraftCosts& costs, uint32_t drafts);
+
+// How many tokens to draft, 0 to `most`: where a token costs least. `current`, unless another number is
+// predicted to be better by a twentieth: changing back and forth gains nothing.
+uint32_t draft_choice(const DraftCosts& costs, uint32_t most, uint32_t current);
+
+}  // namespace tandem
