@@ -165,7 +165,7 @@ struct Served {
     options.vocab_size = config.vocab_size;
     options.eos_token_ids = limits.eos;
     options.lanes = limits.lanes;
-    const auto caches = blocks.layer_views();
+    const StateCaches& caches = blocks.caches();
     AttentionPrograms programs;
     programs.decode =
         *model->build({limits.max_num_seqs, limits.max_num_seqs}, port->traits(), caches, nullptr);

@@ -5,17 +5,14 @@
 
 namespace tandem {
 
-Result<BlockPool> BlockPool::create(const StateGroupSpec& spec, uint32_t num_blocks) {
-  if (spec.kind != StateKind::paged) {
-    return make_error(ErrorCode::unsupported, "a state group that is not paged cannot live in a block pool");
-  }
-  if (num_blocks == 0 || spec.tokens_per_block == 0 || spec.num_layers == 0) {
+Result<BlockPool> BlockPool::create(const StateGroupSpec& spec, uint32_t num_blocks, uint32_t group) {
+  if (num_blocks == 0 || spec.tokens_per_block == 0 || spec.layers.empty()) {
     return make_error(ErrorCode::invalid_argument, "KV pool: no blocks; raise serving.kv_cache_tokens");
   }
   BlockPool pool;
   pool.spec_ = spec;
   pool.num_blocks_ = num_blocks;
-  TANDEM_ASSIGN(pool.memory_, OwnedBuffer::allocate(spec.bytes_per_block * num_blocks * spec.num_layers));
+  TANDEM_ASSIGN(pool.memory_, allocate_state_group(spec, group, num_blocks, pool.caches_));
   pool.free_.reserve(num_blocks);
   for (uint32_t block = num_blocks; block > 0; --block) pool.free_.push_back(static_cast<int32_t>(block - 1));
   pool.is_free_.assign(num_blocks, true);
@@ -34,19 +31,6 @@ void BlockPool::release(int32_t block) {
   assert(block >= 0 && static_cast<uint32_t>(block) < num_blocks_ && !is_free_[static_cast<size_t>(block)]);
   is_free_[static_cast<size_t>(block)] = true;
   free_.push_back(block);
-}
-
-std::vector<KvCacheView> BlockPool::layer_views() const {
-  std::vector<KvCacheView> views;
-  for (uint32_t layer = 0; layer < spec_.num_layers; ++layer) {
-    KvCacheView view;
-    view.base = memory_.data() + size_t{layer} * num_blocks_ * spec_.bytes_per_block;
-    view.block_bytes = spec_.bytes_per_block;
-    view.tokens_per_block = spec_.tokens_per_block;
-    view.dtype = spec_.dtype;
-    views.push_back(view);
-  }
-  return views;
 }
 
 }  // namespace tandem

@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "base/buffer.h"
-#include "kernels/kernel_args.h"
-#include "program/state_group.h"
+#include "program/state_caches.h"
 
 namespace tandem {
 
 class BlockPool {
  public:
-  // Refused: a group that is not paged, and resource_exhausted with the bytes that it would take.
-  static Result<BlockPool> create(const StateGroupSpec& spec, uint32_t num_blocks);
+  // `group`: its number among the model's, for caches(). resource_exhausted with the bytes that it would
+  // take.
+  static Result<BlockPool> create(const StateGroupSpec& spec, uint32_t num_blocks, uint32_t group = 0);
 
   const StateGroupSpec& spec() const { return spec_; }
   uint32_t num_blocks() const { return num_blocks_; }
@@ -30,13 +30,14 @@ class BlockPool {
   std::optional<int32_t> allocate();
   void release(int32_t block);
 
-  // One view a layer: what a program is built with.
-  std::vector<KvCacheView> layer_views() const;
+  // The group's views: what a program is built with.
+  const StateCaches& caches() const { return caches_; }
 
  private:
   StateGroupSpec spec_;
   uint32_t num_blocks_ = 0;
-  OwnedBuffer memory_;         // [layers, num_blocks, bytes_per_block]
+  OwnedBuffer memory_;  // [layers, num_blocks, bytes_per_block]
+  StateCaches caches_;
   std::vector<int32_t> free_;  // a stack: a block that was just used is likely still in cache
   std::vector<bool> is_free_;  // [num_blocks]: catches a double release
 };

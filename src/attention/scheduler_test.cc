@@ -16,7 +16,7 @@ class NoSink final : public GenerationSink {
 
 struct Fixture {
   explicit Fixture(uint32_t num_blocks, SchedulerLimits limits = {})
-      : pool(*BlockPool::create({StateKind::paged, 16, 64, 1, 0, DType::bf16}, num_blocks)),
+      : pool(*BlockPool::create({.layers = {0}, .tokens_per_block = 16, .bytes_per_block = 64}, num_blocks)),
         scheduler(limits, pool) {}
 
   Sequence& add(uint32_t prompt_tokens) {

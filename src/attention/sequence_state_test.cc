@@ -12,23 +12,19 @@ StateGroupSpec small_spec() {
   StateGroupSpec spec;
   spec.tokens_per_block = 16;
   spec.bytes_per_block = 64;
-  spec.num_layers = 2;
+  spec.layers = {0, 1};
   return spec;
 }
 
 TEST(BlockPool, ViewsOfLayersDoNotOverlap) {
   auto pool = BlockPool::create(small_spec(), 5);
   ASSERT_TRUE(pool.has_value());
-  const auto views = pool->layer_views();
-  ASSERT_EQ(views.size(), 2u);
-  EXPECT_EQ(views[1].base - views[0].base, 5 * 64);
+  EXPECT_EQ(pool->caches().view(0, 1).base - pool->caches().view(0, 0).base, 5 * 64);
+  EXPECT_EQ(pool->caches().view(0, 2).base, nullptr);
   EXPECT_EQ(pool->bytes(), 2u * 5 * 64);
 }
 
 TEST(BlockPool, RefusesWhatItCannotHold) {
-  StateGroupSpec rolling = small_spec();
-  rolling.kind = StateKind::rolling;
-  EXPECT_EQ(BlockPool::create(rolling, 4).error().code, ErrorCode::unsupported);
   EXPECT_FALSE(BlockPool::create(small_spec(), 0).has_value());
 }
 

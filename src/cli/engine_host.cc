@@ -33,7 +33,7 @@ Result<uint32_t> num_blocks(const Settings& settings, const StateGroupSpec& spec
   const auto blocks_for = [&](uint64_t tokens) {
     return (tokens + spec.tokens_per_block - 1) / spec.tokens_per_block;
   };
-  const uint64_t block_bytes = uint64_t{spec.bytes_per_block} * spec.num_layers;
+  const uint64_t block_bytes = spec.bytes_of_all_layers();
   uint64_t blocks = 0;
   if (settings.serving.kv_cache_tokens > 0) {
     blocks = blocks_for(static_cast<uint64_t>(settings.serving.kv_cache_tokens));
@@ -122,8 +122,8 @@ struct EngineHost::Impl {
 
   // A program for each size, as far as a step can have the rows: the first that holds all of them is the
   // last.
-  Status capture(const std::vector<uint32_t>& sizes, uint32_t most_rows,
-                 const std::vector<KvCacheView>& caches, AttentionPrograms& programs) {
+  Status capture(const std::vector<uint32_t>& sizes, uint32_t most_rows, const StateCaches& caches,
+                 AttentionPrograms& programs) {
     for (const uint32_t size : sizes) {
       const uint32_t rows = std::min(size, most_rows);
       AttentionPrograms::Captured captured{size, nullptr};
@@ -160,7 +160,7 @@ struct EngineHost::Impl {
                      : port->traits().routes                         ? nullptr
                                                                      : local.get();
 
-    const std::vector<KvCacheView> caches = block_pool.layer_views();
+    const StateCaches& caches = block_pool.caches();
     const LaneRows rows = rows_of_lanes(options);
     AttentionPrograms programs;
     TANDEM_ASSIGN(programs.decode,

@@ -18,23 +18,8 @@ std::unexpected<Error> refuse(std::string message) {
 }
 
 Status check_caches(const DecoderParts& parts) {
-  if (parts.caches.size() != parts.config.num_layers) {
-    return refuse("program: " + std::to_string(parts.caches.size()) + " caches for " +
-                  std::to_string(parts.config.num_layers) + " layers: one each");
-  }
-  for (size_t layer = 0; layer < parts.caches.size(); ++layer) {
-    const KvCacheView& cache = parts.caches[layer];
-    if (cache.base == nullptr || cache.dtype != parts.kv_layout.dtype ||
-        cache.tokens_per_block != parts.kv_layout.tokens_per_block ||
-        cache.block_bytes < parts.kv_layout.block_bytes()) {
-      return refuse("program: the cache of layer " + std::to_string(layer) + " has blocks of " +
-                    std::to_string(cache.tokens_per_block) + " tokens and " +
-                    std::to_string(cache.block_bytes) + " bytes of " + std::string(dtype_name(cache.dtype)) +
-                    ": the model needs " + std::to_string(parts.kv_layout.tokens_per_block) + " tokens, " +
-                    std::to_string(parts.kv_layout.block_bytes()) + " bytes, " +
-                    std::string(dtype_name(parts.kv_layout.dtype)));
-    }
-  }
+  if (const Status checked = parts.caches.check(parts.state_groups); !checked)
+    return refuse("program: " + checked.error().message);
   return {};
 }
 
@@ -110,7 +95,7 @@ void append_layers(ProgramBuilder& builder, const DecoderParts& parts, const Ste
     const LayerWeights& weights = parts.weights.layers[layer];
     const std::string name = "layers." + std::to_string(layer) + ".";
     append_norm(name + "input_norm", weights.attention.input_norm);
-    attention.append(builder, layer, weights.attention, parts.caches[layer]);
+    attention.append(builder, layer, weights.attention, parts.caches.view(/*group=*/0, layer));
     builder.append(residual_add(name + "attention.residual", {.residual = tensors.residual,
                                                               .first = tensors.branch,
                                                               .second = {},
@@ -149,6 +134,7 @@ Result<std::shared_ptr<const Program>> build_decoder_program(const DecoderParts&
   const ModelConfig& config = parts.config;
   const ModelWeights& weights = parts.weights;
   const RopeConfig& rope = config.attention.rope;
+  builder.use_state_groups(static_cast<uint32_t>(parts.state_groups.size()));
 
   StepTensors tensors;
   tensors.compute_dtype = weights.compute_dtype;

@@ -5,20 +5,20 @@
 #include <memory>
 #include <span>
 
-#include "kernels/paged_kv_layout.h"
 #include "model/model_config.h"
 #include "model/model_weights.h"
 #include "moe/moe_block.h"
 #include "program/program.h"
+#include "program/state_caches.h"
 
 namespace tandem {
 
-// What a program is built from. All of it outlives the program.
+// What a program is built from. Weights, the memory of the caches and the local block outlive the program.
 struct DecoderParts {
   const ModelConfig& config;
   const ModelWeights& weights;
-  const PagedKvLayout& kv_layout;
-  std::span<const KvCacheView> caches;  // [num_layers]
+  std::span<const StateGroupSpec> state_groups;
+  const StateCaches& caches;
   MoeBlock* local = nullptr;
 };
 

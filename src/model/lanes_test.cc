@@ -53,11 +53,7 @@ class TwoLanes : public testing::TestWithParam<const char*> {
   void SetUp() override {
     model_ = load_fixture(GetParam(), DType::bf16);
     sequences_ = make_sequences(model_.config.vocab_size, {kTokens, kTokens});
-    const PagedKvLayout& layout = model_.model->kv_layout();
-    for (uint32_t layer = 0; layer < model_.config.num_layers; ++layer) {
-      memory_.push_back(OwnedBuffer::allocate(2 * kBlocks * layout.block_bytes()).value());
-      caches_.push_back({memory_.back().data(), layout.block_bytes(), layout.tokens_per_block, layout.dtype});
-    }
+    memory_ = allocate_state_group(model_.model->state_groups()[0], 0, 2 * kBlocks, caches_).value();
     for (int32_t block = 0; block < static_cast<int32_t>(kBlocks); ++block) {
       tables_[0].push_back(2 * block + 1);
       tables_[1].push_back(2 * block);
@@ -89,8 +85,8 @@ class TwoLanes : public testing::TestWithParam<const char*> {
   static constexpr uint32_t kTokens = 30, kBlocks = 2;
   TestModel model_;
   std::vector<std::vector<int32_t>> sequences_;
-  std::vector<OwnedBuffer> memory_;
-  std::vector<KvCacheView> caches_;
+  OwnedBuffer memory_;
+  StateCaches caches_;
   std::vector<int32_t> tables_[2];
   std::vector<AttentionRow> rows_[2];
   uint32_t wanted_[2] = {};

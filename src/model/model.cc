@@ -1,5 +1,6 @@
 #include "model/model.h"
 
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -40,25 +41,31 @@ PagedKvLayout kv_layout(const ModelConfig& config, DType cache_dtype) {
   return layout;
 }
 
+std::vector<StateGroupSpec> state_groups(const ModelConfig& config, DType cache_dtype) {
+  const PagedKvLayout layout = kv_layout(config, cache_dtype);
+  StateGroupSpec spec;
+  spec.layers.resize(config.num_layers);
+  std::iota(spec.layers.begin(), spec.layers.end(), 0u);
+  spec.tokens_per_block = layout.tokens_per_block;
+  spec.bytes_per_block = layout.block_bytes();
+  spec.dtype = layout.dtype;
+  return {spec};
+}
+
 Result<Model> Model::create(ModelConfig config, const ModelWeights& weights) {
   TANDEM_TRY(check_attention_weights(config, weights));
   Model model;
   model.weights_ = &weights;
   // Keys and values keep the precision of what attention computes with.
   model.kv_layout_ = tandem::kv_layout(config, weights.compute_dtype);
-  model.state_group_.kind = StateKind::paged;
-  model.state_group_.tokens_per_block = model.kv_layout_.tokens_per_block;
-  model.state_group_.bytes_per_block = model.kv_layout_.block_bytes();
-  model.state_group_.num_layers = config.num_layers;
-  model.state_group_.dtype = model.kv_layout_.dtype;
+  model.state_groups_ = tandem::state_groups(config, weights.compute_dtype);
   model.config_ = std::make_shared<const ModelConfig>(std::move(config));
   return model;
 }
 
 Result<std::shared_ptr<const Program>> Model::build(const ProgramShape& shape, const FfnTraits& traits,
-                                                    std::span<const KvCacheView> caches,
-                                                    MoeBlock* local) const {
-  return build_decoder_program({*config_, *weights_, kv_layout_, caches, local}, shape, traits);
+                                                    const StateCaches& caches, MoeBlock* local) const {
+  return build_decoder_program({*config_, *weights_, state_groups_, caches, local}, shape, traits);
 }
 
 }  // namespace tandem

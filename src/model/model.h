@@ -14,6 +14,7 @@
 #include "model/model_weights.h"
 #include "moe/moe_block.h"
 #include "program/program.h"
+#include "program/state_caches.h"
 #include "program/state_group.h"
 
 namespace tandem {
@@ -32,17 +33,18 @@ class Model {
   const ModelConfig& config() const { return *config_; }
   const ModelWeights& weights() const { return *weights_; }
 
-  std::span<const StateGroupSpec> state_groups() const { return {&state_group_, 1}; }
-  // Of every layer: each has a KvCacheView with blocks of kv_layout().block_bytes().
+  // Group 0 first. A step has rows of each, a program caches of each.
+  std::span<const StateGroupSpec> state_groups() const { return state_groups_; }
+  // Of a block of group 0, in every layer that has one.
   const PagedKvLayout& kv_layout() const { return kv_layout_; }
 
   // The program of a step against experts with these traits.
-  //   caches [num_layers]; may be shared by the programs of all lanes
+  //   caches of every state group, in every layer that holds it; may be shared by the programs of all lanes
   //   local  what attention runs of MoE layers itself; null when the traits put gate and shared experts
   //   behind the port
-  // caches and local outlive the program. invalid_argument names what does not fit.
+  // The memory of the caches and local outlive the program. invalid_argument names what does not fit.
   Result<std::shared_ptr<const Program>> build(const ProgramShape& shape, const FfnTraits& traits,
-                                               std::span<const KvCacheView> caches, MoeBlock* local) const;
+                                               const StateCaches& caches, MoeBlock* local) const;
 
  private:
   Model() = default;
@@ -50,13 +52,16 @@ class Model {
   std::shared_ptr<const ModelConfig> config_;
   const ModelWeights* weights_ = nullptr;
   PagedKvLayout kv_layout_;
-  StateGroupSpec state_group_;
+  std::vector<StateGroupSpec> state_groups_;
 };
 
 // For MoeBlock::create, on either side: the shape of the MoE layers, and one pointer a layer, null for dense
 // layers.
 MoeShape moe_shape(const ModelConfig& config);
 std::vector<const MoeLayerWeights*> moe_layers(const ModelConfig& config, const ModelWeights& weights);
+
+// What a sequence of such a model needs, from its configuration alone. `cache_dtype`: of keys and values.
+std::vector<StateGroupSpec> state_groups(const ModelConfig& config, DType cache_dtype);
 
 // The layout that sequences' state has in the cache of such a model.
 PagedKvLayout kv_layout(const ModelConfig& config, DType cache_dtype);

@@ -13,10 +13,7 @@ namespace {
 // Everything that `build` needs, for one fixture.
 struct Parts {
   explicit Parts(const char* family, DType dtype = DType::bf16) : loaded(load_fixture(family, dtype)) {
-    const PagedKvLayout& layout = loaded.model->kv_layout();
-    memory = OwnedBuffer::allocate(layout.block_bytes()).value();
-    caches.assign(loaded.config.num_layers,
-                  {memory.data(), layout.block_bytes(), layout.tokens_per_block, layout.dtype});
+    memory = allocate_state_group(loaded.model->state_groups()[0], 0, 1, caches).value();
   }
   std::unique_ptr<MoeBlock> block(const MoeBlockOptions& options) {
     return MoeBlock::create(moe_shape(loaded.config), moe_layers(loaded.config, *loaded.weights), options,
@@ -33,7 +30,7 @@ struct Parts {
 
   TestModel loaded;
   OwnedBuffer memory;
-  std::vector<KvCacheView> caches;
+  StateCaches caches;
 };
 
 FfnTraits traits(bool routes, bool runs_shared) {
@@ -47,9 +44,9 @@ TEST(ModelState, OnePagedGroupWithTheBytesOfItsLayout) {
   const Parts mla("deepseek_v3");
   ASSERT_EQ(mla.loaded.model->state_groups().size(), 1u);
   const StateGroupSpec& latent = mla.loaded.model->state_groups()[0];
-  EXPECT_EQ(latent.kind, StateKind::paged);
+  EXPECT_TRUE(latent.keeps_all());
   EXPECT_EQ(latent.tokens_per_block, kTokensPerBlock);
-  EXPECT_EQ(latent.num_layers, 3u);
+  EXPECT_EQ(latent.layers, (std::vector<uint32_t>{0, 1, 2}));
   EXPECT_EQ(latent.bytes_per_block, 16u * (32 + 16) * 2);  // latent and rotated key, bf16
 
   const Parts gqa("qwen3_moe", DType::f32);
@@ -105,14 +102,18 @@ TEST(ModelBuild, RefusesByName) {
   parts.refuses(both, block.get(), "token ids beside a routing");
 
   Parts other("mixtral");
-  const KvCacheView right = other.caches[1];
-  other.caches[1].tokens_per_block = 32;
-  other.refuses(traits(true, true), nullptr, "the cache of layer 1 has blocks of 32 tokens");
-  other.caches[1] = right;
-  other.caches[1].dtype = DType::f32;
-  other.refuses(traits(true, true), nullptr, "the cache of layer 1");
-  other.caches.pop_back();
-  other.refuses(traits(true, true), nullptr, "2 caches for 3 layers");
+  const KvCacheView right = other.caches.view(0, 1);
+  KvCacheView wrong = right;
+  wrong.tokens_per_block = 32;
+  other.caches.set(0, 1, wrong);
+  other.refuses(traits(true, true), nullptr, "the cache of layer 1 (kv) has blocks of 32 tokens");
+  wrong = right;
+  wrong.dtype = DType::f32;
+  other.caches.set(0, 1, wrong);
+  other.refuses(traits(true, true), nullptr, "the cache of layer 1 (kv)");
+  other.caches.set(0, 1, right);
+  other.caches.set(0, 2, {});
+  other.refuses(traits(true, true), nullptr, "the cache of layer 2 (kv) is absent");
 }
 
 TEST(ModelBuild, AModelWithoutSharedExpertsNeedsNoBlockForThem) {

@@ -10,35 +10,39 @@ DType reply_dtype(SumMode mode, DType compute_dtype) {
   return mode == SumMode::deterministic ? DType::f64 : compute_dtype;
 }
 
+// Blocks are dealt out one by one and from the end: no table is contiguous or ascending, as after hours of
+// serving.
+std::vector<int32_t> deal_blocks(uint32_t sequences, uint32_t blocks_per_sequence) {
+  std::vector<int32_t> blocks(size_t{sequences} * blocks_per_sequence);
+  auto next_block = static_cast<int32_t>(blocks.size());
+  for (uint32_t index = 0; index < blocks_per_sequence; ++index) {
+    for (uint32_t sequence = 0; sequence < sequences; ++sequence)
+      blocks[size_t{sequence} * blocks_per_sequence + index] = --next_block;
+  }
+  return blocks;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<OfflineRunner>> OfflineRunner::create(const Model& model, KernelRunner& kernels,
                                                              const OfflineOptions& options) {
   const ModelConfig& config = model.config();
-  const PagedKvLayout& layout = model.kv_layout();
   auto runner = std::unique_ptr<OfflineRunner>(new OfflineRunner());
   runner->options_ = options;
-  runner->tokens_per_block_ = layout.tokens_per_block;
-  runner->blocks_per_sequence_ =
-      (options.tokens_per_sequence + layout.tokens_per_block - 1) / layout.tokens_per_block;
-  const uint32_t blocks = options.sequences * runner->blocks_per_sequence_;
-  if (blocks == 0) {
+  if (options.sequences == 0 || options.tokens_per_sequence == 0) {
     return make_error(ErrorCode::invalid_argument,
                       "offline run without sequences or tokens: give room for at least one");
   }
-  // Blocks are dealt out one by one and from the end: no table is contiguous or ascending, as after hours of
-  // serving.
-  runner->block_tables_.resize(blocks);
-  int32_t next_block = static_cast<int32_t>(blocks);
-  for (uint32_t index = 0; index < runner->blocks_per_sequence_; ++index) {
-    for (uint32_t sequence = 0; sequence < options.sequences; ++sequence) {
-      runner->block_tables_[size_t{sequence} * runner->blocks_per_sequence_ + index] = --next_block;
-    }
-  }
-  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
-    TANDEM_ASSIGN(OwnedBuffer memory, OwnedBuffer::allocate(size_t{blocks} * layout.block_bytes()));
-    runner->caches_.push_back({memory.data(), layout.block_bytes(), layout.tokens_per_block, layout.dtype});
-    runner->cache_memory_.push_back(std::move(memory));
+  runner->specs_.assign(model.state_groups().begin(), model.state_groups().end());
+  StateCaches caches;
+  for (uint32_t index = 0; index < runner->specs_.size(); ++index) {
+    Group& group = runner->groups_.emplace_back();
+    group.blocks_per_sequence =
+        static_cast<uint32_t>(runner->specs_[index].blocks_for(options.tokens_per_sequence));
+    group.blocks = deal_blocks(options.sequences, group.blocks_per_sequence);
+    group.tables = group.blocks;
+    TANDEM_ASSIGN(group.memory, allocate_state_group(runner->specs_[index], index,
+                                                     static_cast<uint32_t>(group.blocks.size()), caches));
   }
 
   const std::vector<const MoeLayerWeights*> layers = moe_layers(config, model.weights());
@@ -63,34 +67,56 @@ Result<std::unique_ptr<OfflineRunner>> OfflineRunner::create(const Model& model,
     port = runner->wrapper_.get();
   }
   runner->executor_ = std::make_unique<Executor>(kernels, *port);
-  TANDEM_ASSIGN(std::shared_ptr<const Program> program,
-                model.build({options.capacity, options.capacity}, port->traits(), runner->caches_,
-                            runner->local_.get()));
+  TANDEM_ASSIGN(
+      std::shared_ptr<const Program> program,
+      model.build({options.capacity, options.capacity}, port->traits(), caches, runner->local_.get()));
   TANDEM_ASSIGN(runner->lane_, runner->executor_->create_lane(std::move(program), LaneId{0}));
   return runner;
 }
 
+void OfflineRunner::set_tables(uint32_t sequence, uint32_t position) {
+  for (size_t index = 0; index < groups_.size(); ++index) {
+    const StateGroupSpec& spec = specs_[index];
+    if (spec.keeps_all()) continue;
+    Group& group = groups_[index];
+    const uint32_t first =
+        position > spec.retain_tokens ? (position - spec.retain_tokens) / spec.tokens_per_block : 0;
+    const size_t begin = size_t{sequence} * group.blocks_per_sequence;
+    for (uint32_t block = 0; block < group.blocks_per_sequence; ++block)
+      group.tables[begin + block] = block < first ? -1 : group.blocks[begin + block];
+  }
+}
+
 Result<std::span<const float>> OfflineRunner::run(std::span<const OfflineRow> rows) {
   token_ids_.clear();
-  rows_.clear();
   logit_rows_.clear();
+  for (Group& group : groups_) group.rows.clear();
+  uint32_t previous = options_.sequences;
   for (const OfflineRow& row : rows) {
-    if (row.sequence >= options_.sequences || row.position >= blocks_per_sequence_ * tokens_per_block_) {
+    if (row.sequence >= options_.sequences || row.position >= options_.tokens_per_sequence) {
       return make_error(ErrorCode::invalid_argument,
                         "offline run: sequence " + std::to_string(row.sequence) + " position " +
                             std::to_string(row.position) + " where there is room for " +
                             std::to_string(options_.sequences) + " sequences of " +
                             std::to_string(options_.tokens_per_sequence) + " tokens");
     }
-    logit_rows_.push_back(static_cast<uint32_t>(rows_.size()));
+    if (row.sequence != previous) set_tables(row.sequence, row.position);
+    previous = row.sequence;
+    logit_rows_.push_back(static_cast<uint32_t>(token_ids_.size()));
     token_ids_.push_back(row.token);
-    rows_.push_back({block_tables_.data() + size_t{row.sequence} * blocks_per_sequence_, row.position});
+    for (Group& group : groups_) {
+      group.rows.push_back(
+          {group.tables.data() + size_t{row.sequence} * group.blocks_per_sequence, row.position});
+    }
   }
+  group_rows_.clear();
+  for (const Group& group : groups_) group_rows_.emplace_back(group.rows);
   StepBatch batch;
   batch.step = next_step_++;
   batch.row_class = rows.size() == 1 ? RowClass::decode : RowClass::prefill;
   batch.token_ids = token_ids_;
-  batch.rows = rows_;
+  batch.rows = group_rows_[0];
+  batch.group_rows = group_rows_;
   batch.logit_rows = logit_rows_;
   TANDEM_TRY(executor_->start(*lane_, batch));
   Advance advance = executor_->advance(*lane_);

@@ -52,11 +52,20 @@ class OfflineRunner {
   OfflineRunner() = default;
 
   OfflineOptions options_;
-  std::vector<OwnedBuffer> cache_memory_;  // [num_layers]
-  std::vector<KvCacheView> caches_;        // [num_layers]
-  std::vector<int32_t> block_tables_;      // [sequences, blocks_per_sequence_]
-  uint32_t blocks_per_sequence_ = 0;
-  uint32_t tokens_per_block_ = 0;
+  // One state group: each sequence has a block of its own for every position, but a table names only those
+  // that a serving engine would hold, so that reading beyond a group's retention fails here as well.
+  struct Group {
+    OwnedBuffer memory;
+    uint32_t blocks_per_sequence = 0;
+    std::vector<int32_t> blocks;     // [sequences, blocks_per_sequence]
+    std::vector<int32_t> tables;     // the same, -1 where the block is out of reach
+    std::vector<AttentionRow> rows;  // of the step in work
+  };
+  // Tables for a step whose rows of `sequence` begin at `position`.
+  void set_tables(uint32_t sequence, uint32_t position);
+
+  std::vector<StateGroupSpec> specs_;
+  std::vector<Group> groups_;
   std::unique_ptr<MoeBlock> experts_;  // behind the port
   std::unique_ptr<MoeBlock> local_;    // the parts on attention, if any
   std::unique_ptr<LocalFfn> local_ffn_;
@@ -65,7 +74,7 @@ class OfflineRunner {
   std::unique_ptr<Lane> lane_;
   StepId next_step_ = 1;
   std::vector<int32_t> token_ids_;  // of the step in work
-  std::vector<AttentionRow> rows_;
+  std::vector<std::span<const AttentionRow>> group_rows_;
   std::vector<uint32_t> logit_rows_;
 };
 

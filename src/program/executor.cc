@@ -60,6 +60,16 @@ Status check_batch(const Program& program, const StepBatch& batch) {
     return refuse("step has " + std::to_string(batch.token_ids.size()) + " token ids for " +
                   std::to_string(batch.rows.size()) + " rows: one each");
   }
+  if (batch.group_rows.size() < program.num_state_groups() && program.num_state_groups() > 1) {
+    return refuse("step has rows of " + std::to_string(batch.group_rows.size()) +
+                  " state groups: the program uses " + std::to_string(program.num_state_groups()));
+  }
+  for (const std::span<const AttentionRow> rows : batch.group_rows) {
+    if (rows.size() != batch.rows.size()) {
+      return refuse("step has " + std::to_string(rows.size()) + " rows of one state group and " +
+                    std::to_string(batch.rows.size()) + " of another");
+    }
+  }
   if (batch.logit_rows.size() > shape.logits_capacity) {
     return refuse("step wants " + std::to_string(batch.logit_rows.size()) +
                   " rows of logits: the program's capacity is " + std::to_string(shape.logits_capacity));

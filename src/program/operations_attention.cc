@@ -46,7 +46,7 @@ OperationPtr rope(std::string name, const RopeSpec& spec) {
 OperationPtr kv_write(std::string name, const KvWriteSpec& spec) {
   return make_compute(std::move(name), [spec](StepContext& step) -> Status {
     KvWriteArgs args;
-    args.rows = step.batch.rows;
+    args.rows = step.batch.rows_of(spec.group);
     args.cache = spec.cache;
     args.first = step.data<float>(spec.first, spec.first_column);
     args.first_stride = spec.first.cols;
@@ -66,7 +66,7 @@ OperationPtr gqa(std::string name, const GqaSpec& spec) {
       std::move(name),
       [spec](StepContext& step) -> Status {
         GqaArgs args;
-        args.rows = step.batch.rows;
+        args.rows = step.batch.rows_of(spec.group);
         args.cache = spec.cache;
         args.query = step.data<float>(spec.query, spec.query_column);
         args.query_stride = spec.query.cols;
@@ -87,7 +87,7 @@ OperationPtr mla(std::string name, const MlaSpec& spec) {
       std::move(name),
       [spec](StepContext& step) -> Status {
         MlaArgs args;
-        args.rows = step.batch.rows;
+        args.rows = step.batch.rows_of(spec.group);
         args.cache = spec.cache;
         args.query_latent = step.data<float>(spec.query_latent);
         args.query_latent_stride = spec.query_latent.cols;

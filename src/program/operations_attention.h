@@ -31,7 +31,8 @@ OperationPtr rope(std::string name, const RopeSpec& spec);
 
 struct KvWriteSpec {
   KvCacheView cache;
-  Tensor first;  // float32: keys, or the latent
+  uint32_t group = 0;  // the state group whose blocks `cache` has
+  Tensor first;        // float32: keys, or the latent
   uint32_t first_column = 0, first_width = 0;
   Tensor second;  // float32: values, or the rotated key part
   uint32_t second_column = 0, second_width = 0;
@@ -41,6 +42,7 @@ OperationPtr kv_write(std::string name, const KvWriteSpec& spec);
 
 struct GqaSpec {
   KvCacheView cache;
+  uint32_t group = 0;
   Tensor query;  // float32; heads head_dim apart
   uint32_t query_column = 0;
   Tensor out;  // compute dtype [rows, num_heads * head_dim]
@@ -51,6 +53,7 @@ OperationPtr gqa(std::string name, const GqaSpec& spec);
 
 struct MlaSpec {
   KvCacheView cache;
+  uint32_t group = 0;
   Tensor query_latent;  // float32 [rows, num_heads * latent_dim]
   Tensor query_rope;    // float32; the rotated part of head h begins at query_rope_column + h *
                         // query_rope_head_stride

@@ -32,9 +32,10 @@ class Program {
   const FfnTraits& ffn_traits() const { return ffn_traits_; }
   std::span<const OperationPtr> operations() const { return operations_; }
   std::span<const PlannedBuffer> buffers() const { return buffers_; }
-  size_t buffer_bytes() const { return buffer_bytes_; }  // of one lane
-  uint32_t vocab_size() const { return vocab_size_; }    // token ids are below
-  const Tensor& logits() const { return logits_; }       // float32 [logits_capacity, vocab_size]
+  size_t buffer_bytes() const { return buffer_bytes_; }            // of one lane
+  uint32_t vocab_size() const { return vocab_size_; }              // token ids are below
+  uint32_t num_state_groups() const { return num_state_groups_; }  // that a batch has rows of
+  const Tensor& logits() const { return logits_; }                 // float32 [logits_capacity, vocab_size]
 
  private:
   friend class ProgramBuilder;
@@ -46,6 +47,7 @@ class Program {
   std::vector<PlannedBuffer> buffers_;
   size_t buffer_bytes_ = 0;
   uint32_t vocab_size_ = 0;
+  uint32_t num_state_groups_ = 1;
   Tensor logits_;
 };
 
@@ -61,6 +63,9 @@ class ProgramBuilder {
   // first layer.
   Tensor tensor(std::string name, DType dtype, uint32_t cols, TensorRows rows = TensorRows::step);
   void append(OperationPtr operation) { program_.operations_.push_back(std::move(operation)); }
+
+  // How many state groups the operations read and write; 1 when nobody says.
+  void use_state_groups(uint32_t num_groups) { program_.num_state_groups_ = num_groups; }
 
   // 0, 1, 2, ... [capacity]: the row list of a product over all rows. Shared by all operations that need it.
   std::shared_ptr<const std::vector<uint32_t>> identity_rows();

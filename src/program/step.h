@@ -19,11 +19,18 @@ namespace tandem {
 struct StepBatch {
   StepId step = 0;
   RowClass row_class = RowClass::decode;
-  std::span<const int32_t> token_ids;    // [rows]
-  std::span<const AttentionRow> rows;    // [rows]
+  std::span<const int32_t> token_ids;  // [rows]
+  std::span<const AttentionRow> rows;  // [rows]: with the tables of state group 0
+  // [groups][rows]: the same positions with the tables of each state group, `rows` among them. May be empty
+  // where the model has one group.
+  std::span<const std::span<const AttentionRow>> group_rows;
   std::span<const uint32_t> logit_rows;  // rows whose logits are wanted, in the order of the result
   Instant deadline = Instant::max();     // of each exchange with the experts
   uint32_t program = 0;                  // FfnRequest::program of every exchange
+
+  std::span<const AttentionRow> rows_of(uint32_t group) const {
+    return group == 0 ? rows : group_rows[group];
+  }
 };
 
 // Which number of rows a tensor has in a step.
