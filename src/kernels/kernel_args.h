@@ -109,7 +109,7 @@ struct RmsNormArgs {
   size_t in_outer_stride = 0, in_inner_stride = 0;
   ActivationOut out;  // row_stride: outer stride
   size_t out_inner_stride = 0;
-  const float* weight = nullptr;  // [cols]
+  const float* weight = nullptr;  // [cols]; null: 1
   uint32_t outer = 0, inner = 1, cols = 0;
   float epsilon = 1e-6f;
 };
@@ -126,6 +126,7 @@ struct RopeArgs {
   const float* cos_sin = nullptr;  // [rows, rope_dim]: rope_dim/2 cosines, then rope_dim/2 sines
   uint32_t rows = 0, heads = 0, rope_dim = 0;
   RopeLayout layout = RopeLayout::half_split;
+  bool inverse = false;  // back by the same angles
 };
 
 // One layer's paged cache. A block holds `tokens_per_block` tokens; where a token's values lie inside a block

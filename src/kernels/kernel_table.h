@@ -13,6 +13,8 @@
 #include "base/buffer.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "kernels/compressed_args.h"
+#include "kernels/hyper_connection_args.h"
 #include "kernels/kernel_args.h"
 
 namespace tandem {
@@ -51,6 +53,12 @@ struct KernelTable {
   Kernel<KvWriteArgs> kv_write;
   Kernel<GqaArgs> gqa;
   Kernel<MlaArgs> mla;
+  Kernel<CompressArgs> compress;
+  Kernel<IndexSelectArgs> index_select;
+  Kernel<CompressedAttentionArgs> compressed_attention;
+  Kernel<ConnectionMixArgs> connection_mix;
+  Kernel<ConnectionCollapseArgs> connection_collapse;
+  Kernel<ConnectionExpandArgs> connection_expand;
   Kernel<ResidualAddArgs> residual_add;
   Kernel<ConvertArgs> convert;
   Kernel<QuantizeArgs> quantize_rows;      // the same bits in every table

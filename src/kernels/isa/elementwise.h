@@ -61,8 +61,9 @@ inline void rms_norm_run(const RmsNormArgs& args, size_t task, std::byte*) {
     const Vec factor = set1(1.0f / __builtin_sqrtf(mean + args.epsilon));
     for (i = 0; i < cols; i += 16) {
       const uint32_t lanes = lanes_at(i, cols);
-      const Vec x = mul(load_lanes(in + i, lanes), factor);
-      write_lanes(args.out.dtype, args.out.data, out + i, mul(x, load_lanes(args.weight + i, lanes)), lanes);
+      Vec x = mul(load_lanes(in + i, lanes), factor);
+      if (args.weight != nullptr) x = mul(x, load_lanes(args.weight + i, lanes));
+      write_lanes(args.out.dtype, args.out.data, out + i, x, lanes);
     }
   });
 }
@@ -82,15 +83,16 @@ inline void rope_run(const RopeArgs& args, size_t task, std::byte*) {
         for (uint32_t i = 0; i < half; i += 16) {
           const uint32_t lanes = lanes_at(i, half);
           const Vec a = load_lanes(x + i, lanes), b = load_lanes(x + half + i, lanes);
-          const Vec c = load_lanes(cosine + i, lanes), s = load_lanes(sine + i, lanes);
+          const Vec c = load_lanes(cosine + i, lanes), along = load_lanes(sine + i, lanes);
+          const Vec s = args.inverse ? sub(zero(), along) : along;
           write_lanes(DType::f32, x, i, sub(mul(a, c), mul(b, s)), lanes);
           write_lanes(DType::f32, x, half + i, add(mul(b, c), mul(a, s)), lanes);
         }
       } else {
         for (uint32_t i = 0; i < half; ++i) {
-          const float a = x[2 * i], b = x[2 * i + 1];
-          x[2 * i] = a * cosine[i] - b * sine[i];
-          x[2 * i + 1] = b * cosine[i] + a * sine[i];
+          const float a = x[2 * i], b = x[2 * i + 1], s = args.inverse ? -sine[i] : sine[i];
+          x[2 * i] = a * cosine[i] - b * s;
+          x[2 * i + 1] = b * cosine[i] + a * s;
         }
       }
     }

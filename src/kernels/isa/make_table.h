@@ -5,7 +5,9 @@
 
 #include "kernels/isa/attention.h"
 #include "kernels/isa/combine.h"
+#include "kernels/isa/compressed.h"
 #include "kernels/isa/elementwise.h"
+#include "kernels/isa/hyper_connection.h"
 #include "kernels/isa/isa_namespace.h"
 #include "kernels/isa/matmul.h"
 #include "kernels/isa/quantize.h"
@@ -38,6 +40,12 @@ constexpr KernelTable make_table(std::string_view name) noexcept {
   table.kv_write = {kv_write_tasks, kv_write_run};
   table.gqa = {gqa_tasks, gqa_run};
   table.mla = {mla_tasks, mla_run};
+  table.compress = {compress_tasks, compress_run};
+  table.index_select = {index_select_tasks, index_select_run};
+  table.compressed_attention = {compressed_attention_tasks, compressed_attention_run};
+  table.connection_mix = {connection_mix_tasks, connection_mix_run};
+  table.connection_collapse = {connection_collapse_tasks, connection_collapse_run};
+  table.connection_expand = {connection_expand_tasks, connection_expand_run};
   table.residual_add = {residual_add_tasks, residual_add_run};
   table.convert = {convert_tasks, convert_run};
   table.quantize_rows = {quantize_tasks, quantize_run};
