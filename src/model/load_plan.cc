@@ -119,7 +119,12 @@ void LoadPlan::matrix(PackedWeight& out, WeightRole role, std::string tensor, ui
 }
 
 void LoadPlan::vector(std::vector<float>& out, WeightRole role, std::string tensor, uint32_t size) {
-  copies_.push_back({claim(std::move(tensor), {size}, role), &out, nullptr});
+  values(out, role, std::move(tensor), {size});
+}
+
+void LoadPlan::values(std::vector<float>& out, WeightRole role, std::string tensor,
+                      std::vector<uint64_t> shape) {
+  copies_.push_back({claim(std::move(tensor), std::move(shape), role), &out, nullptr});
 }
 
 void LoadPlan::mlp(MlpWeights& out, WeightRole role, MlpNames names, uint32_t intermediate, uint32_t hidden) {

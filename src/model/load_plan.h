@@ -90,6 +90,8 @@ class LoadPlan {
   void matrix(PackedWeight& out, WeightRole role, std::string tensor, uint32_t rows, uint32_t cols);
   // Claims and keeps a vector as float32.
   void vector(std::vector<float>& out, WeightRole role, std::string tensor, uint32_t size);
+  // The same of any shape, its numbers in the order of the file.
+  void values(std::vector<float>& out, WeightRole role, std::string tensor, std::vector<uint64_t> shape);
   // Claims gate, up and down of a SwiGLU MLP and packs gate and up together.
   void mlp(MlpWeights& out, WeightRole role, MlpNames names, uint32_t intermediate, uint32_t hidden);
   void embedding(ModelWeights& weights, size_t claim);

@@ -17,6 +17,14 @@
 
 namespace tandem {
 
+// One site of manifold hyper-connections: what mixes a token's streams before and after a block. float32, as
+// the files have it, whatever the compute dtype.
+struct HyperConnectionWeights {
+  std::vector<float> mix;    // [streams * (2 + streams), streams * hidden]; of the head: [streams, ..]
+  std::vector<float> base;   // [streams * (2 + streams)]; of the head: [streams]
+  std::vector<float> scale;  // [3]: of pre, post and the mixing matrix; of the head: [1]
+};
+
 struct AttentionWeights {
   std::vector<float> input_norm;           // [hidden]
   std::vector<float> post_attention_norm;  // [hidden]
@@ -31,13 +39,28 @@ struct AttentionWeights {
   std::vector<float> kv_a_norm;  // [kv_lora_rank]
   std::vector<PackedWeight> key_absorb;    // [heads]: W_UK transposed, [kv_lora_rank, nope]
   std::vector<PackedWeight> value_absorb;  // [heads]: W_UV, [v_head_dim, kv_lora_rank]
-  PackedWeight output;                     // [hidden, heads * (head_dim or v_head_dim)]
+  PackedWeight output;  // [hidden, heads * (head_dim or v_head_dim)]; compressed: [hidden, groups * lora]
+  // compressed: q_a, q_a_norm, q_b [heads * head_dim, q_lora_rank], kv_a [head_dim, hidden] and kv_a_norm
+  // [head_dim] are used as well
+  std::vector<float> sinks;                 // [heads]
+  std::vector<PackedWeight> output_groups;  // [groups]: [output_lora_rank, heads * head_dim / groups]
+  // Rows of the compressor's keys, then of its scores, each head_dim (ratio 4: 2 * head_dim), then for ratio
+  // 4 the same of the indexer with index_head_dim; from the hidden row. Empty without a ratio.
+  PackedWeight compressor;
+  std::vector<float> compressor_position_bias;  // [ratio, head_dim or 2 * head_dim]
+  std::vector<float> compressor_norm;           // [head_dim]
+  // ratio 4
+  std::vector<float> index_position_bias;  // [4, 2 * index_head_dim]
+  std::vector<float> index_norm;           // [index_head_dim]
+  PackedWeight index_query;                // [index_num_heads * index_head_dim, q_lora_rank]
+  PackedWeight index_head_weights;         // [index_num_heads, hidden]
 };
 
 struct LayerWeights {
   AttentionWeights attention;
-  MlpWeights dense;     // dense layers, attention role
-  MoeLayerWeights moe;  // MoE layers: the parts that this rank holds
+  HyperConnectionWeights attention_connection, ffn_connection;  // empty with a plain residual
+  MlpWeights dense;                                             // dense layers, attention role
+  MoeLayerWeights moe;                                          // MoE layers: the parts that this rank holds
 };
 
 struct ModelWeights {
@@ -45,9 +68,10 @@ struct ModelWeights {
   std::vector<uint16_t> embedding_bf16;  // [vocab, hidden] when the compute dtype is bf16
   std::vector<float> embedding_f32;      // [vocab, hidden] when it is f32
   std::vector<float> final_norm;         // [hidden]
-  PackedWeight head;                     // [vocab, hidden]
-  std::vector<LayerWeights> layers;      // [num_layers]
-  std::vector<OwnedBuffer> storage;      // what the packed weights point into
+  HyperConnectionWeights head_connection;
+  PackedWeight head;                 // [vocab, hidden]
+  std::vector<LayerWeights> layers;  // [num_layers]
+  std::vector<OwnedBuffer> storage;  // what the packed weights point into
   size_t resident_bytes = 0;
 };
 
