@@ -13,6 +13,7 @@
 #include "base/buffer.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "kernels/coded_rows.h"
 #include "kernels/compressed_args.h"
 #include "kernels/hyper_connection_args.h"
 #include "kernels/kernel_args.h"
@@ -36,13 +37,19 @@ struct KernelTable {
   // Bytes of a packed [rows, cols] weight, a multiple of 64.
   size_t (*packed_bytes)(PackFormat format, PackArrangement arrangement, uint32_t rows,
                          uint32_t cols) = nullptr;
-  // Packs source rows [row_begin, row_end) of a [rows, cols] weight (row-major, f32 or bf16; for gate_up the
-  // rows of gate come first, then those of up). Calls for disjoint ranges may run at once when row_begin is a
-  // multiple of 64. `source` points to row `row_begin`. Padding is zero: `destination` must be zeroed by the
-  // caller.
+  // f32 and bf16: packs source rows [row_begin, row_end) of a [rows, cols] weight (row-major, f32 or bf16;
+  // for gate_up the rows of gate come first, then those of up). Calls for disjoint ranges may run at once
+  // when row_begin is a multiple of 64. `source` points to row `row_begin`. Padding is zero: `destination`
+  // must be zeroed by the caller.
   void (*pack)(PackFormat format, PackArrangement arrangement, uint32_t rows, uint32_t cols,
                uint32_t row_begin, uint32_t row_end, DType source_dtype, const void* source,
                std::byte* destination) = nullptr;
+  // The same for coded formats, from rows as they are stored. `col_phase`: see PackedWeight; packed_bytes is
+  // that of col_phase + cols columns. Blocks without a value other than zero take a neighbour's scale, so
+  // that theirs does not matter. On a fault the destination's rows are undefined.
+  PackFault (*pack_coded)(PackFormat format, PackArrangement arrangement, uint32_t rows, uint32_t cols,
+                          uint32_t col_phase, uint32_t row_begin, uint32_t row_end, const CodedRows& source,
+                          std::byte* destination) = nullptr;
 
   Kernel<MatmulArgs> matmul;
   Kernel<GroupedGateUpArgs> grouped_gate_up;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/coded_rows.h"
 #include "kernels/packed_weight.h"
 
 namespace tandem {
@@ -17,5 +18,10 @@ size_t packed_weight_bytes(PackFormat format, PackArrangement arrangement, uint3
 void pack_weight(PackFormat format, PackArrangement arrangement, uint32_t rows, uint32_t cols,
                  uint32_t row_begin, uint32_t row_end, DType source_dtype, const void* source,
                  std::byte* destination);
+
+// See KernelTable::pack_coded.
+PackFault pack_coded_weight(PackFormat format, PackArrangement arrangement, uint32_t rows, uint32_t cols,
+                            uint32_t col_phase, uint32_t row_begin, uint32_t row_end, const CodedRows& source,
+                            std::byte* destination);
 
 }  // namespace tandem

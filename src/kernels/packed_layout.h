@@ -7,6 +7,13 @@
 // The last group holds what is left (1..4 panels). gate_up: panel 2j is gate panel j, panel 2j + 1 is up
 // panel j. Rows and columns that do not exist are zero.
 //
+// Coded formats: a line is 64 bytes of one panel too, 4 bytes a row: 4 columns of fp8_block, 8 of mxfp4. The
+// pairs of a line's columns lie so that one shift moves pair k of all rows into place: even columns in the
+// low half of a row's 32 bits, odd ones in the high half (see code_shift). A group is cut into scale blocks,
+// and each block opens with its scales:
+//   [group][scale block]{ [panel in group][16 scales]  [line][panel in group][16 rows][4 or 8 columns] }
+// so that scales arrive with the same stream. The last block may be shorter, its last line is padded.
+//
 // Everything here is always inlined: it is compiled under several instruction sets, and a shared out-of-line
 // copy could contain instructions that this CPU lacks.
 #pragma once
@@ -22,11 +29,21 @@ inline constexpr uint32_t kPanelRows = 16;   // float32 lanes of a 512-bit regis
 inline constexpr uint32_t kGroupPanels = 4;  // with 6 activation rows: 24 accumulators of 32 registers
 inline constexpr size_t kLineBytes = 64;
 
+// How a coded format lies in its lines.
+struct CodeGeometry {
+  uint32_t block_cols;   // that share a scale
+  uint32_t line_cols;    // of one line
+  uint32_t scale_bytes;  // of one panel in one block: 16 float32 or 16 e8m0
+};
+inline constexpr CodeGeometry kFp8Geometry = {scale_block_cols(PackFormat::fp8_block), 4, 64};
+inline constexpr CodeGeometry kMxfp4Geometry = {scale_block_cols(PackFormat::mxfp4), 8, 16};
+
 struct PackedLayout {
   PackFormat format;
   PackArrangement arrangement;
   uint32_t rows;  // of the weight, both halves for gate_up
   uint32_t cols;
+  uint32_t col_phase = 0;  // coded: see PackedWeight
 
   [[gnu::always_inline]] uint32_t half_rows() const { return rows / 2; }
   [[gnu::always_inline]] uint32_t panels() const {
@@ -39,15 +56,48 @@ struct PackedLayout {
     const uint32_t left = panels() - group * kGroupPanels;
     return left < kGroupPanels ? left : kGroupPanels;
   }
-  [[gnu::always_inline]] size_t group_offset(uint32_t group) const {
-    return size_t{group} * kGroupPanels * steps() * kLineBytes;
+  [[gnu::always_inline]] size_t panel_bytes() const {
+    if (!is_coded(format)) return size_t{steps()} * kLineBytes;
+    const CodeGeometry code = geometry();
+    const uint32_t stored = col_phase + cols;
+    return size_t{(stored + code.block_cols - 1) / code.block_cols} * code.scale_bytes +
+           size_t{(stored + code.line_cols - 1) / code.line_cols} * kLineBytes;
   }
-  // Byte offset of a line.
+  [[gnu::always_inline]] size_t group_offset(uint32_t group) const {
+    return size_t{group} * kGroupPanels * panel_bytes();
+  }
+  // Byte offset of a line; not coded.
   [[gnu::always_inline]] size_t line(uint32_t panel, uint32_t step) const {
     const uint32_t group = panel / kGroupPanels;
     return group_offset(group) + (size_t{step} * panels_in_group(group) + panel % kGroupPanels) * kLineBytes;
   }
-  [[gnu::always_inline]] size_t bytes() const { return size_t{panels()} * steps() * kLineBytes; }
+  [[gnu::always_inline]] size_t bytes() const {
+    return (panels() * panel_bytes() + kLineBytes - 1) / kLineBytes * kLineBytes;
+  }
+
+  // Coded: where a panel's scales of a block lie, and a line of that block. Columns count from the first one
+  // of the first block, whether it is held or not.
+  [[gnu::always_inline]] CodeGeometry geometry() const {
+    return format == PackFormat::fp8_block ? kFp8Geometry : kMxfp4Geometry;
+  }
+  [[gnu::always_inline]] size_t block_offset(uint32_t group, uint32_t block) const {
+    const CodeGeometry code = geometry();
+    const size_t panel_block = code.scale_bytes + size_t{code.block_cols / code.line_cols} * kLineBytes;
+    return group_offset(group) + block * panels_in_group(group) * panel_block;
+  }
+  [[gnu::always_inline]] size_t scale_offset(uint32_t panel, uint32_t block) const {
+    return block_offset(panel / kGroupPanels, block) + panel % kGroupPanels * geometry().scale_bytes;
+  }
+  [[gnu::always_inline]] size_t code_line(uint32_t panel, uint32_t block, uint32_t line) const {
+    const uint32_t group = panel / kGroupPanels, panels_here = panels_in_group(group);
+    return block_offset(group, block) + panels_here * geometry().scale_bytes +
+           (size_t{line} * panels_here + panel % kGroupPanels) * kLineBytes;
+  }
+  // The lowest bit of a column's code in its row's 32 bits of a line, `col` counted from the line's first.
+  // The first pair of fp8 has the high bytes: one shift fewer to the sign's place in bf16.
+  [[gnu::always_inline]] uint32_t code_shift(uint32_t col) const {
+    return col % 2 * 16 + (format == PackFormat::fp8_block ? (1 - col / 2) * 8 : col / 2 * 4);
+  }
 
   // The panel and the lane of a row.
   [[gnu::always_inline]] uint32_t panel_of(uint32_t row) const {

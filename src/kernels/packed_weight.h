@@ -5,13 +5,32 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace tandem {
 
 enum class PackFormat : uint8_t {
   f32,   // float32 weights, float32 activations: the reference mode
   bf16,  // bfloat16 weights, bfloat16 activations, float32 accumulation
+  // Weights as released files have them; bfloat16 activations, float32 accumulation, no bf16 copy in memory.
+  // A weight is its code times the scale of its block. The scale multiplies the running sum, not the code:
+  // see isa/coded_product.h for the numerics.
+  fp8_block,  // e4m3, one float32 scale for each 128 columns of a row (128 x 128 blocks, spread over rows)
+  mxfp4,      // e2m1, one e8m0 scale for each 32 columns of a row
 };
+
+constexpr std::string_view pack_format_name(PackFormat format) {
+  constexpr std::string_view kNames[] = {"f32", "bf16", "fp8_block", "mxfp4"};
+  return kNames[static_cast<size_t>(format)];
+}
+// Codes with scales rather than values.
+[[gnu::always_inline]] constexpr bool is_coded(PackFormat format) {
+  return format == PackFormat::fp8_block || format == PackFormat::mxfp4;
+}
+// Columns of a row that share a scale, counted from the first column of the stored matrix; 1 without scales.
+[[gnu::always_inline]] constexpr uint32_t scale_block_cols(PackFormat format) {
+  return format == PackFormat::fp8_block ? 128 : format == PackFormat::mxfp4 ? 32 : 1;
+}
 
 // How rows are arranged: `plain` for a projection, `gate_up` for two matrices of rows/2 rows each (gate
 // first, then up) whose panels alternate, so that one pass over memory yields both factors of a SwiGLU.
@@ -24,6 +43,10 @@ struct PackedWeight {
   uint32_t cols = 0;  // in features
   const std::byte* data = nullptr;
   size_t bytes = 0;
+  // Coded: columns of the first scale block that come before the first column here, where a stored matrix was
+  // cut inside a block; even. They are packed as zeros and never multiplied: `bytes` is that of
+  // cols + col_phase columns.
+  uint32_t col_phase = 0;
 
   bool empty() const { return data == nullptr; }
 };

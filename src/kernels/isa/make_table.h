@@ -31,6 +31,7 @@ constexpr KernelTable make_table(std::string_view name) noexcept {
   table.numerics_id = numerics_id(name);
   table.packed_bytes = packed_weight_bytes;
   table.pack = pack_weight;
+  table.pack_coded = pack_coded_weight;
   table.matmul = {matmul_tasks, matmul_run};
   table.grouped_gate_up = {gate_up_tasks, gate_up_run};
   table.grouped_down = {down_tasks, down_run};

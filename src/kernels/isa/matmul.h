@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/isa/coded_product.h"
 #include "kernels/isa/grid.h"
 #include "kernels/isa/isa_namespace.h"
 #include "kernels/isa/output.h"
@@ -17,7 +18,7 @@
 namespace tandem::TANDEM_ISA_NAMESPACE {
 
 TANDEM_INLINE PackedLayout layout_of(const PackedWeight& weight) {
-  return {weight.format, weight.arrangement, weight.rows, weight.cols};
+  return {weight.format, weight.arrangement, weight.rows, weight.cols, weight.col_phase};
 }
 
 // How the work on one weight is cut. A task is worth some microseconds, so that the counter costs nothing,
@@ -30,7 +31,7 @@ struct TaskGrid {
   static constexpr size_t kTaskBytes = size_t{64} << 10;
 
   TANDEM_INLINE TaskGrid(const PackedLayout& layout, uint32_t rows) {
-    const size_t group_bytes = size_t{layout.steps()} * kGroupPanels * kLineBytes;
+    const size_t group_bytes = layout.panel_bytes() * kGroupPanels;
     const size_t wanted = group_bytes == 0 ? 1 : kTaskBytes / group_bytes;
     const uint32_t groups = layout.groups();
     groups_per_task = wanted < 1        ? 1
@@ -108,33 +109,70 @@ TANDEM_INLINE void write_group(const PackedLayout& layout, uint32_t group, const
   }
 }
 
+// What a task needs besides its arguments.
+struct TaskScratch {
+  float sums[kTaskRows * kGroupPanels * kPanelRows];
+  StretchScratch stretch;
+};
+static_assert(sizeof(TaskScratch) <= kKernelScratchBytes);
+
+// multiply_group of a format.
 template <class Product>
+struct PlainMultiply {
+  using Activation = typename Product::Activation;
+  TANDEM_INLINE static void run(const PackedLayout& layout, const std::byte* weight, uint32_t group,
+                                ColumnRange columns, const Activation* const* rows, uint32_t count,
+                                TaskScratch& scratch) {
+    multiply_group<Product>(layout, weight, group, columns, rows, count, scratch.sums);
+  }
+};
+template <class Code>
+struct CodedMultiply {
+  using Activation = uint16_t;
+  TANDEM_INLINE static void run(const PackedLayout& layout, const std::byte* weight, uint32_t group,
+                                ColumnRange columns, const Activation* const* rows, uint32_t count,
+                                TaskScratch& scratch) {
+    multiply_coded_group<Code>(layout, weight, group, columns, rows, count, scratch.sums, scratch.stretch);
+  }
+};
+
+// Calls body with the Multiply of `format`.
+template <class Body>
+TANDEM_INLINE void with_format(PackFormat format, [[maybe_unused]] DType activations, const Body& body) {
+  assert(activations == (format == PackFormat::f32 ? DType::f32 : DType::bf16));
+  switch (format) {
+    case PackFormat::f32:
+      return body(PlainMultiply<F32Product>{});
+    case PackFormat::bf16:
+      return body(PlainMultiply<Bf16Product>{});
+    case PackFormat::fp8_block:
+      return body(CodedMultiply<Fp8Code>{});
+    case PackFormat::mxfp4:
+      return body(CodedMultiply<Mxfp4Code>{});
+  }
+}
+
+template <class Multiply>
 void run_ranges(const PackedLayout& layout, const std::byte* weight, const RowMap& map,
-                const TaskRange& range, float* sums) {
-  const typename Product::Activation* rows[kTaskRows];
+                const TaskRange& range, TaskScratch& scratch) {
+  const typename Multiply::Activation* rows[kTaskRows];
   const uint32_t count = range.row_end - range.row_begin;
   for (uint32_t r = 0; r < count; ++r) {
-    rows[r] = static_cast<const typename Product::Activation*>(map.in.data) + map.in_at(range.row_begin + r);
+    rows[r] = static_cast<const typename Multiply::Activation*>(map.in.data) + map.in_at(range.row_begin + r);
   }
   for (uint32_t group = range.group_begin; group < range.group_end; ++group) {
-    multiply_group<Product>(layout, weight, group, {0, layout.cols}, rows, count, sums);
-    write_group(layout, group, map, range.row_begin, count, sums);
+    Multiply::run(layout, weight, group, {0, layout.cols}, rows, count, scratch);
+    write_group(layout, group, map, range.row_begin, count, scratch.sums);
   }
 }
 
 TANDEM_INLINE void run_task(const PackedWeight& weight, uint32_t row_count, const RowMap& map, size_t task,
                             std::byte* scratch) {
-  static_assert(size_t{kTaskRows} * kGroupPanels * kPanelRows * sizeof(float) <= kKernelScratchBytes);
   const PackedLayout layout = layout_of(weight);
   const TaskRange range = task_range(TaskGrid(layout, row_count), layout, row_count, task);
-  float* sums = reinterpret_cast<float*>(scratch);
-  if (weight.format == PackFormat::bf16) {
-    assert(map.in.dtype == DType::bf16);
-    run_ranges<Bf16Product>(layout, weight.data, map, range, sums);
-  } else {
-    assert(map.in.dtype == DType::f32);
-    run_ranges<F32Product>(layout, weight.data, map, range, sums);
-  }
+  with_format(weight.format, map.in.dtype, [&]<class Multiply>(Multiply) {
+    run_ranges<Multiply>(layout, weight.data, map, range, *reinterpret_cast<TaskScratch*>(scratch));
+  });
 }
 
 inline size_t matmul_tasks(const MatmulArgs& args) {
@@ -202,13 +240,13 @@ inline size_t down_tasks(const GroupedDownArgs& args) {
 }
 
 // The contributions of a group of panels, one after another, added up on the grid.
-template <class Product>
+template <class Multiply>
 void run_contributions(const PackedLayout& layout, const std::byte* weight, const GroupedDownArgs& args,
-                       const ExpertGroup& group, const TaskRange& range, float* sums) {
-  const typename Product::Activation* rows[kTaskRows];
+                       const ExpertGroup& group, const TaskRange& range, TaskScratch& scratch) {
+  const typename Multiply::Activation* rows[kTaskRows];
   const uint32_t count = range.row_end - range.row_begin;
   for (uint32_t r = 0; r < count; ++r) {
-    rows[r] = static_cast<const typename Product::Activation*>(args.intermediate.data) +
+    rows[r] = static_cast<const typename Multiply::Activation*>(args.intermediate.data) +
               group.slots[range.row_begin + r] * args.intermediate.row_stride;
   }
   for (uint32_t panels = range.group_begin; panels < range.group_end; ++panels) {
@@ -218,11 +256,11 @@ void run_contributions(const PackedLayout& layout, const std::byte* weight, cons
     for (uint32_t begin = 0; begin < layout.cols; begin += args.contribution_cols) {
       const uint32_t left = layout.cols - begin;
       const uint32_t end = begin + (left < args.contribution_cols ? left : args.contribution_cols);
-      multiply_group<Product>(layout, weight, panels, {begin, end}, rows, count, sums);
+      Multiply::run(layout, weight, panels, {begin, end}, rows, count, scratch);
       for (uint32_t r = 0; r < count; ++r) {
         const uint32_t slot = group.slots[range.row_begin + r];
         const double slot_weight = args.weights[slot];
-        const float* partial = sums + size_t{r} * stride;
+        const float* partial = scratch.sums + size_t{r} * stride;
         double* out = args.exact_out + slot * args.out_stride + first;
         if (begin == 0) {
           for (uint32_t i = 0; i < width; ++i) out[i] = 0.0;
@@ -238,12 +276,10 @@ inline void down_run(const GroupedDownArgs& args, size_t task, std::byte* scratc
   if (args.contribution_cols != 0) {
     const PackedLayout layout = layout_of(*group.down);
     const TaskRange range = task_range(TaskGrid(layout, group.count), layout, group.count, task);
-    float* sums = reinterpret_cast<float*>(scratch);
-    if (group.down->format == PackFormat::bf16) {
-      run_contributions<Bf16Product>(layout, group.down->data, args, group, range, sums);
-    } else {
-      run_contributions<F32Product>(layout, group.down->data, args, group, range, sums);
-    }
+    with_format(group.down->format, args.intermediate.dtype, [&]<class Multiply>(Multiply) {
+      run_contributions<Multiply>(layout, group.down->data, args, group, range,
+                                  *reinterpret_cast<TaskScratch*>(scratch));
+    });
     return;
   }
   RowMap map;

@@ -65,6 +65,10 @@ struct TileArgs {
   bool resume = false;              // accumulators start from `sums`, else from zero
   float* sums = nullptr;            // [rows][sums_stride]
   size_t sums_stride = 0;           // floats
+  TANDEM_INLINE void skip_panels(uint32_t count) {
+    line += count * kLineBytes;
+    sums += count * kPanelRows;
+  }
 };
 
 // Rows x Panels accumulators in registers.
@@ -114,6 +118,17 @@ void tile(const TileArgs& args, const typename Product::Activation* const* rows,
   }
 }
 
+template <class Product>
+struct PackedTile {
+  using Activation = typename Product::Activation;
+  using Args = TileArgs;
+  static constexpr int kAccumulators = Product::kAccumulators;
+  template <int Rows, int Panels>
+  TANDEM_INLINE static void run(const TileArgs& args, const Activation* const* rows, size_t column) {
+    tile<Product, Rows, Panels>(args, rows, column);
+  }
+};
+
 // Panels that go with `rows` rows: as many as the accumulators allow.
 constexpr int tile_panels(int accumulators, int rows) {
   const int panels = accumulators / rows;
@@ -121,33 +136,44 @@ constexpr int tile_panels(int accumulators, int rows) {
 }
 
 // All panels of a group for Rows rows.
-template <class Product, int Rows>
-void tile_row(TileArgs args, uint32_t panels, const typename Product::Activation* const* rows,
+template <class Tile, int Rows>
+void tile_row(typename Tile::Args args, uint32_t panels, const typename Tile::Activation* const* rows,
               size_t column) {
-  constexpr int kMost = tile_panels(Product::kAccumulators, Rows);
+  constexpr int kMost = tile_panels(Tile::kAccumulators, Rows);
   for (uint32_t p = 0; p < panels;) {
     const uint32_t left = panels - p;
     uint32_t done = 1;
     if (kMost >= 4 && left >= 4) {
-      tile<Product, Rows, kMost >= 4 ? 4 : 1>(args, rows, column);
+      Tile::template run<Rows, kMost >= 4 ? 4 : 1>(args, rows, column);
       done = 4;
     } else if (kMost >= 4 && left == 3) {
-      tile<Product, Rows, kMost >= 4 ? 3 : 1>(args, rows, column);
+      Tile::template run<Rows, kMost >= 4 ? 3 : 1>(args, rows, column);
       done = 3;
     } else if (kMost >= 2 && left >= 2) {
-      tile<Product, Rows, kMost >= 2 ? 2 : 1>(args, rows, column);
+      Tile::template run<Rows, kMost >= 2 ? 2 : 1>(args, rows, column);
       done = 2;
     } else {
-      tile<Product, Rows, 1>(args, rows, column);
+      Tile::template run<Rows, 1>(args, rows, column);
     }
     p += done;
-    args.line += done * kLineBytes;
-    args.sums += done * kPanelRows;
+    args.skip_panels(done);
   }
 }
 
-template <class Product>
-using TileRowFn = void (*)(TileArgs, uint32_t, const typename Product::Activation* const*, size_t);
+// The same for `count` rows, 1 to kTileRows.
+template <class Tile>
+TANDEM_INLINE void run_tile_row(const typename Tile::Args& args, uint32_t panels,
+                                const typename Tile::Activation* const* rows, uint32_t count, size_t column) {
+  static_assert(kTileRows <= 8);
+  using Fn = void (*)(typename Tile::Args, uint32_t, const typename Tile::Activation* const*, size_t);
+  static constexpr Fn kTileRow[8] = {
+      tile_row<Tile, 1>, tile_row<Tile, 2>,        tile_row < Tile, kTileRows >= 3 ? 3 : 1 >,
+      tile_row < Tile,   kTileRows >= 4 ? 4 : 1 >, tile_row < Tile, kTileRows >= 5 ? 5 : 1 >,
+      tile_row < Tile,   kTileRows >= 6 ? 6 : 1 >, tile_row < Tile, kTileRows >= 7 ? 7 : 1 >,
+      tile_row < Tile,   kTileRows >= 8 ? 8 : 1 >,
+  };
+  kTileRow[count - 1](args, panels, rows, column);
+}
 
 // Columns [begin, end) of a weight; `begin` is the first of a step.
 struct ColumnRange {
@@ -159,13 +185,6 @@ struct ColumnRange {
 template <class Product>
 void multiply_group(const PackedLayout& layout, const std::byte* weight, uint32_t group, ColumnRange columns,
                     const typename Product::Activation* const* rows, uint32_t count, float* sums) {
-  static_assert(kTileRows <= 8);
-  static constexpr TileRowFn<Product> kTileRow[8] = {
-      tile_row<Product, 1>, tile_row<Product, 2>,     tile_row < Product, kTileRows >= 3 ? 3 : 1 >,
-      tile_row < Product,   kTileRows >= 4 ? 4 : 1 >, tile_row < Product, kTileRows >= 5 ? 5 : 1 >,
-      tile_row < Product,   kTileRows >= 6 ? 6 : 1 >, tile_row < Product, kTileRows >= 7 ? 7 : 1 >,
-      tile_row < Product,   kTileRows >= 8 ? 8 : 1 >,
-  };
   const uint32_t panels = layout.panels_in_group(group);
   const uint32_t first_step = columns.begin / Product::kColumns;
   const uint32_t whole_steps = (columns.end - columns.begin) / Product::kColumns;
@@ -187,7 +206,8 @@ void multiply_group(const PackedLayout& layout, const std::byte* weight, uint32_
       // Tiles of nearly equal height: a tile of one row would run at a fraction of the speed.
       const uint32_t height = (count - row + (tiles - t) - 1) / (tiles - t);
       args.sums = sums + row * args.sums_stride;
-      kTileRow[height - 1](args, panels, rows + row, columns.begin + size_t{step} * Product::kColumns);
+      run_tile_row<PackedTile<Product>>(args, panels, rows + row, height,
+                                        columns.begin + size_t{step} * Product::kColumns);
       row += height;
     }
     step += args.steps;

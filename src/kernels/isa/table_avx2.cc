@@ -3,6 +3,7 @@
 // The vector type first: what follows is written in its terms.
 #include "kernels/isa/simd_avx2.h"
 
+#include "kernels/isa/coded_avx2.h"
 #include "kernels/isa/simd_math.h"
 
 #include "kernels/isa/make_table.h"

@@ -1,0 +1,396 @@
+// The inner product for weights in codes (fp8_block, mxfp4): rows of bf16 activations times one group of
+// panels, with the same register tiles as product.h.
+//
+// Numerics. Codes are exact in bfloat16 and are multiplied without their scale; the running sum is kept in
+// units of the scale of the block that it is in. From one block to the next it is multiplied by the ratio of
+// their scales, at the end by the last scale. With power-of-two scales (every mxfp4, fp8 with e8m0 scales)
+// each such multiplication is exact, so the result has the bits of the bf16 kernel on the dequantised weight,
+// as long as no intermediate sum leaves the normal numbers of float32. With other scales each block adds two
+// roundings: |error| <= (cols + 3 * blocks + 2) * 2^-24 * sum |w x| against the exact product with the exact
+// scales, where a bf16 copy would round every weight.
+//
+// Few rows decode in registers as the line streams by. With more than one tile of rows a stretch of the group
+// is decoded once into scratch, as lines of bf16, and every tile reads those. Both ways do the same
+// operations in the same order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/isa/isa_namespace.h"
+#include "kernels/isa/product.h"
+#include "kernels/packed_layout.h"
+
+namespace tandem::TANDEM_ISA_NAMESPACE {
+
+// How a format's codes and scales are read.
+struct Fp8Code {
+  static constexpr CodeGeometry kGeometry = kFp8Geometry;
+  template <int K>
+  TANDEM_INLINE static PairBits bits(const Codes& codes) {
+    return e4m3_bits<K>(codes);
+  }
+  TANDEM_INLINE static Vec scale(const std::byte* p) { return load(reinterpret_cast<const float*>(p)); }
+  TANDEM_INLINE static Vec ratio(const std::byte* from, const std::byte* to) {
+    return div(scale(from), scale(to));
+  }
+};
+struct Mxfp4Code {
+  static constexpr CodeGeometry kGeometry = kMxfp4Geometry;
+  template <int K>
+  TANDEM_INLINE static PairBits bits(const Codes& codes) {
+    return e2m1_bits<K>(codes);
+  }
+  TANDEM_INLINE static Vec scale(const std::byte* p) {
+    return e8m0_scale(reinterpret_cast<const uint8_t*>(p));
+  }
+  TANDEM_INLINE static Vec ratio(const std::byte* from, const std::byte* to) {
+    return e8m0_ratio(reinterpret_cast<const uint8_t*>(from), reinterpret_cast<const uint8_t*>(to));
+  }
+};
+
+// Steps (pairs of columns) of a group, counted from the first of its first block.
+template <class Code>
+struct CodeSteps {
+  static constexpr uint32_t kLine = Code::kGeometry.line_cols / 2;
+  static constexpr uint32_t kBlock = Code::kGeometry.block_cols / 2;
+};
+
+// Where the blocks of one group lie.
+template <class Code>
+struct CodedGroup {
+  const std::byte* data = nullptr;  // of the group
+  uint32_t panels = 0;              // of the group
+
+  TANDEM_INLINE const std::byte* block(uint32_t b) const {
+    constexpr size_t kPanelBlock =
+        Code::kGeometry.scale_bytes + CodeSteps<Code>::kBlock / CodeSteps<Code>::kLine * kLineBytes;
+    return data + size_t{b} * panels * kPanelBlock;
+  }
+  TANDEM_INLINE const std::byte* scales(uint32_t b, uint32_t panel) const {
+    return block(b) + panel * Code::kGeometry.scale_bytes;
+  }
+  // Line `line` of block b, panel 0.
+  TANDEM_INLINE const std::byte* lines(uint32_t b, uint32_t line) const {
+    return block(b) + panels * Code::kGeometry.scale_bytes + size_t{line} * panels * kLineBytes;
+  }
+};
+
+// The pairs of step `k` of a line, where lines are not used whole.
+template <class Code>
+TANDEM_INLINE PairBits bits_at(const Codes& codes, uint32_t k) {
+  if constexpr (CodeSteps<Code>::kLine == 2) {
+    return k == 0 ? Code::template bits<0>(codes) : Code::template bits<1>(codes);
+  } else {
+    switch (k) {
+      case 0:
+        return Code::template bits<0>(codes);
+      case 1:
+        return Code::template bits<1>(codes);
+      case 2:
+        return Code::template bits<2>(codes);
+      default:
+        return Code::template bits<3>(codes);
+    }
+  }
+}
+
+template <class Code>
+struct CodedArgs {
+  CodedGroup<Code> group;
+  uint32_t panel = 0;       // first panel of the tile
+  uint32_t step_begin = 0;  // of the group
+  uint32_t steps = 0;       // whole steps
+  bool odd_step = false;    // one more step with a single column
+  float* sums = nullptr;    // [rows][sums_stride]
+  size_t sums_stride = 0;   // floats
+  TANDEM_INLINE void skip_panels(uint32_t count) {
+    panel += count;
+    sums += count * kPanelRows;
+  }
+};
+
+// Rows x Panels accumulators; every line is decoded here.
+template <class Code>
+struct CodedTile {
+  using Activation = uint16_t;
+  using Args = CodedArgs<Code>;
+  static constexpr int kAccumulators = kCodedAccumulators;
+
+  template <int Rows, int Panels>
+  static void run(const Args& args, const uint16_t* const* rows, size_t column) {
+    constexpr uint32_t kLine = CodeSteps<Code>::kLine, kBlock = CodeSteps<Code>::kBlock;
+    Vec sums[Rows][Panels];
+    const uint16_t* x[Rows];
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) {
+      x[r] = rows[r] + column;
+#pragma GCC unroll 4
+      for (int p = 0; p < Panels; ++p) sums[r][p] = zero();
+    }
+    // One step, or the single column of a last one, from a line of codes.
+    const auto single = [&](const std::byte* line, uint32_t k, bool whole) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+      for (int p = 0; p < Panels; ++p) {
+        const Pairs w = pairs_of(bits_at<Code>(load_codes(line + p * kLineBytes), k));
+#pragma GCC unroll 16
+        for (int r = 0; r < Rows; ++r) {
+          const auto a = whole ? Bf16Product::activation(x[r]) : Bf16Product::last_activation(x[r]);
+          sums[r][p] = dot_pairs(sums[r][p], w, a);
+        }
+      }
+      if (whole) {
+#pragma GCC unroll 16
+        for (int r = 0; r < Rows; ++r) x[r] += 2;
+      }
+    };
+
+    const uint32_t end = args.step_begin + args.steps;
+    uint32_t step = args.step_begin;
+    uint32_t block = step / kBlock;
+    const size_t stride = args.group.panels * kLineBytes;
+    for (;; ++block) {
+      const std::byte* line = args.group.lines(block, step % kBlock / kLine) + args.panel * kLineBytes;
+      const uint32_t stop = end < (block + 1) * kBlock ? end : (block + 1) * kBlock;
+      for (; step < stop && step % kLine != 0; ++step) {
+        single(line, step % kLine, true);
+        if ((step + 1) % kLine == 0) line += stride;
+      }
+      const uint32_t whole_lines = step < stop ? (stop - step) / kLine : 0;
+      for (uint32_t l = 0; l < whole_lines; ++l, line += stride) {
+        Codes codes[Panels];
+#pragma GCC unroll 4
+        for (int p = 0; p < Panels; ++p) {
+          codes[p] = load_codes(line + p * kLineBytes);
+          prefetch(line + p * kLineBytes + kPrefetchBytes);
+        }
+        const auto dots = [&]<int K>() __attribute__((always_inline)) {
+          if constexpr (K < static_cast<int>(kLine)) {
+            Pairs w[Panels];
+#pragma GCC unroll 4
+            for (int p = 0; p < Panels; ++p) w[p] = pairs_of(Code::template bits<K>(codes[p]));
+#pragma GCC unroll 16
+            for (int r = 0; r < Rows; ++r) {
+              const auto a = Bf16Product::activation(x[r] + 2 * K);
+#pragma GCC unroll 4
+              for (int p = 0; p < Panels; ++p) sums[r][p] = dot_pairs(sums[r][p], w[p], a);
+            }
+          }
+        };
+        dots.template operator()<0>();
+        dots.template operator()<1>();
+        dots.template operator()<2>();
+        dots.template operator()<3>();
+#pragma GCC unroll 16
+        for (int r = 0; r < Rows; ++r) x[r] += 2 * kLine;
+      }
+      step += whole_lines * kLine;
+      for (; step < stop; ++step) single(line, step % kLine, true);
+      const bool odd = args.odd_step && step == end && step < (block + 1) * kBlock;
+      if (odd) single(line, step % kLine, false);
+      if (step == end && (odd || !args.odd_step)) break;
+        // The unit of the sums becomes the next block's scale.
+#pragma GCC unroll 4
+      for (int p = 0; p < Panels; ++p) {
+        const uint32_t panel = args.panel + static_cast<uint32_t>(p);
+        const Vec ratio = Code::ratio(args.group.scales(block, panel), args.group.scales(block + 1, panel));
+#pragma GCC unroll 16
+        for (int r = 0; r < Rows; ++r) sums[r][p] = mul(sums[r][p], ratio);
+      }
+    }
+#pragma GCC unroll 4
+    for (int p = 0; p < Panels; ++p) {
+      const Vec scale = Code::scale(args.group.scales(block, args.panel + static_cast<uint32_t>(p)));
+#pragma GCC unroll 16
+      for (int r = 0; r < Rows; ++r)
+        store(args.sums + r * args.sums_stride + p * kPanelRows, mul(sums[r][p], scale));
+    }
+  }
+};
+
+// A stretch of a group, decoded.
+struct DecodedArgs {
+  const std::byte* line = nullptr;  // [step][panel] lines of bf16 pairs, the tile's first panel
+  size_t line_stride = 0;           // bytes between steps
+  // Steps of the stretch; each run of them up to a block's end starts by multiplying the sums with a ratio.
+  uint32_t steps = 0, first_run = 0, run = 0;
+  bool odd_step = false;          // one more step with a single column; it may open a run of its own
+  const float* ratios = nullptr;  // [run][panel][16], the tile's first panel
+  size_t ratio_stride = 0;        // floats between runs
+  const float* scales = nullptr;  // [panel][16]: what the sums are multiplied with at the end, or null
+  bool resume = false;            // accumulators start from `sums`, else from zero
+  float* sums = nullptr;          // [rows][sums_stride]
+  size_t sums_stride = 0;         // floats
+  TANDEM_INLINE void skip_panels(uint32_t count) {
+    line += count * kLineBytes;
+    ratios += count * kPanelRows;
+    if (scales != nullptr) scales += count * kPanelRows;
+    sums += count * kPanelRows;
+  }
+};
+
+struct DecodedTile {
+  using Activation = uint16_t;
+  using Args = DecodedArgs;
+  static constexpr int kAccumulators = kBf16Accumulators;
+
+  template <int Rows, int Panels>
+  static void run(const Args& args, const uint16_t* const* rows, size_t column) {
+    Vec sums[Rows][Panels];
+    const uint16_t* x[Rows];
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) {
+      x[r] = rows[r] + column;
+#pragma GCC unroll 4
+      for (int p = 0; p < Panels; ++p)
+        sums[r][p] = args.resume ? load(args.sums + r * args.sums_stride + p * kPanelRows) : zero();
+    }
+    const std::byte* line = args.line;
+    const float* ratios = args.ratios;
+    const uint32_t all = args.steps + (args.odd_step ? 1 : 0);
+    for (uint32_t step = 0, stop = args.first_run; step < all; stop += args.run) {
+#pragma GCC unroll 4
+      for (int p = 0; p < Panels; ++p) {
+        const Vec ratio = load(ratios + p * kPanelRows);
+#pragma GCC unroll 16
+        for (int r = 0; r < Rows; ++r) sums[r][p] = mul(sums[r][p], ratio);
+      }
+      ratios += args.ratio_stride;
+      for (const uint32_t end = stop < args.steps ? stop : args.steps; step < end;
+           ++step, line += args.line_stride) {
+        Pairs w[Panels];
+#pragma GCC unroll 4
+        for (int p = 0; p < Panels; ++p) w[p] = load_pairs(line + p * kLineBytes);
+#pragma GCC unroll 16
+        for (int r = 0; r < Rows; ++r) {
+          const auto a = Bf16Product::activation(x[r] + size_t{step} * 2);
+#pragma GCC unroll 4
+          for (int p = 0; p < Panels; ++p) sums[r][p] = dot_pairs(sums[r][p], w[p], a);
+        }
+      }
+      if (step < stop && step < all) {  // the single column
+#pragma GCC unroll 16
+        for (int r = 0; r < Rows; ++r) {
+          const auto a = Bf16Product::last_activation(x[r] + size_t{step} * 2);
+#pragma GCC unroll 4
+          for (int p = 0; p < Panels; ++p)
+            sums[r][p] = dot_pairs(sums[r][p], load_pairs(line + p * kLineBytes), a);
+        }
+        break;
+      }
+    }
+#pragma GCC unroll 4
+    for (int p = 0; p < Panels; ++p) {
+      const Vec scale = args.scales != nullptr ? load(args.scales + p * kPanelRows) : set1(1.0f);
+#pragma GCC unroll 16
+      for (int r = 0; r < Rows; ++r) {
+        const Vec sum = args.scales != nullptr ? mul(sums[r][p], scale) : sums[r][p];
+        store(args.sums + r * args.sums_stride + p * kPanelRows, sum);
+      }
+    }
+  }
+};
+
+// Steps [begin, end) of a group as lines of bf16 pairs, [step][panel].
+template <class Code>
+void decode_steps(const CodedGroup<Code>& group, uint32_t begin, uint32_t end, std::byte* out) {
+  constexpr uint32_t kLine = CodeSteps<Code>::kLine, kBlock = CodeSteps<Code>::kBlock;
+  const size_t stride = group.panels * kLineBytes;
+  for (uint32_t step = begin; step < end;) {
+    const std::byte* line = group.lines(step / kBlock, step % kBlock / kLine);
+    if (step % kLine != 0 || step + kLine > end) {
+      for (uint32_t p = 0; p < group.panels; ++p)
+        store_bits(out + p * kLineBytes, bits_at<Code>(load_codes(line + p * kLineBytes), step % kLine));
+      out += stride;
+      ++step;
+      continue;
+    }
+    for (uint32_t p = 0; p < group.panels; ++p) {
+      const Codes codes = load_codes(line + p * kLineBytes);
+      prefetch(line + p * kLineBytes + kPrefetchBytes);
+      std::byte* to = out + p * kLineBytes;
+      store_bits(to, Code::template bits<0>(codes));
+      store_bits(to + stride, Code::template bits<1>(codes));
+      if constexpr (kLine == 4) {
+        store_bits(to + 2 * stride, Code::template bits<2>(codes));
+        store_bits(to + 3 * stride, Code::template bits<3>(codes));
+      }
+    }
+    out += kLine * stride;
+    step += kLine;
+  }
+}
+
+// Steps of a stretch: whole blocks of either format. Four panels take 64 KiB, which stay in L2 beside the
+// activations of the task.
+inline constexpr uint32_t kStretchSteps = kBlockSteps;
+
+struct StretchScratch {
+  alignas(64) std::byte lines[(kStretchSteps + 1) * kGroupPanels * kLineBytes];
+  float ratios[kStretchSteps / (kMxfp4Geometry.block_cols / 2) + 1][kGroupPanels][kPanelRows];
+  float scales[kGroupPanels][kPanelRows];
+};
+
+// Columns [begin, end) of group `group` times rows: as multiply_group of product.h, `scratch` to decode into.
+template <class Code>
+void multiply_coded_group(const PackedLayout& layout, const std::byte* weight, uint32_t group,
+                          ColumnRange columns, const uint16_t* const* rows, uint32_t count, float* sums,
+                          StretchScratch& scratch) {
+  constexpr uint32_t kBlock = CodeSteps<Code>::kBlock;
+  const uint32_t panels = layout.panels_in_group(group);
+  const CodedGroup<Code> coded{weight + layout.group_offset(group), panels};
+  const uint32_t width = columns.end - columns.begin;
+  const uint32_t begin = (layout.col_phase + columns.begin) / 2, end = begin + width / 2;
+  const bool odd = width % 2 != 0;
+  const size_t sums_stride = size_t{panels} * kPanelRows;
+  if (count <= kTileRows) {
+    const CodedArgs<Code> args{coded, 0, begin, width / 2, odd, sums, sums_stride};
+    run_tile_row<CodedTile<Code>>(args, panels, rows, count, columns.begin);
+    return;
+  }
+  const uint32_t tiles = (count + kTileRows - 1) / kTileRows;
+  for (uint32_t step = begin;;) {
+    // To the end of a block, so that only the first stretch may begin inside one.
+    uint32_t stop = step / kBlock * kBlock + kStretchSteps;
+    const bool last = stop >= end + (odd ? 1 : 0);
+    if (last || stop > end) stop = end;
+    const uint32_t decoded = stop + (last && odd ? 1 : 0);
+    decode_steps(coded, step, decoded, scratch.lines);
+    const uint32_t first_block = step / kBlock;
+    uint32_t last_block = first_block;
+    for (uint32_t b = first_block; b * kBlock < decoded; last_block = b++) {
+      for (uint32_t p = 0; p < panels; ++p) {
+        const bool opens = b * kBlock <= begin;  // nothing was summed before
+        store(scratch.ratios[b - first_block][p],
+              opens ? set1(1.0f) : Code::ratio(coded.scales(b - 1, p), coded.scales(b, p)));
+      }
+    }
+    DecodedArgs args;
+    args.line = scratch.lines;
+    args.line_stride = panels * kLineBytes;
+    args.steps = stop - step;
+    args.first_run = kBlock - step % kBlock;
+    args.run = kBlock;
+    args.odd_step = last && odd;
+    args.ratios = scratch.ratios[0][0];
+    args.ratio_stride = kGroupPanels * kPanelRows;
+    args.resume = step != begin;
+    args.sums_stride = sums_stride;
+    if (last) {
+      for (uint32_t p = 0; p < panels; ++p)
+        store(scratch.scales[p], Code::scale(coded.scales(last_block, p)));
+      args.scales = scratch.scales[0];
+    }
+    uint32_t row = 0;
+    for (uint32_t t = 0; t < tiles; ++t) {
+      const uint32_t height = (count - row + (tiles - t) - 1) / (tiles - t);
+      args.sums = sums + row * sums_stride;
+      run_tile_row<DecodedTile>(args, panels, rows + row, height, columns.begin + size_t{step - begin} * 2);
+      row += height;
+    }
+    if (last) return;
+    step = stop;
+  }
+}
+
+}  // namespace tandem::TANDEM_ISA_NAMESPACE
