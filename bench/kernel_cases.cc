@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -16,6 +17,8 @@ namespace {
 
 // Weights of a case that must come from memory: several times the last-level cache of a large server slice.
 constexpr size_t kColdBytes = size_t{384} << 20;
+// A layer of coded experts takes no more than this, so that the wide shapes run on small machines too.
+constexpr double kMostCodedBytes = 7e8;
 
 Result<OwnedBuffer> random_bf16(size_t elements, float scale) {
   TANDEM_ASSIGN(OwnedBuffer buffer, OwnedBuffer::allocate(elements * sizeof(bf16)));
@@ -27,24 +30,54 @@ Result<OwnedBuffer> random_bf16(size_t elements, float scale) {
   return buffer;
 }
 
+// Random codes with powers of two between 2^-8 and 2^-5 for scales.
+Status pack_random_codes(const KernelTable& table, PackFormat format, PackArrangement arrangement,
+                         uint32_t rows, uint32_t cols, std::byte* packed) {
+  const bool fp4 = format == PackFormat::mxfp4;
+  const uint32_t blocks = (cols + scale_block_cols(format) - 1) / scale_block_cols(format);
+  TANDEM_ASSIGN(OwnedBuffer codes, OwnedBuffer::allocate(size_t{rows} * cols));
+  TANDEM_ASSIGN(OwnedBuffer scales, OwnedBuffer::allocate(size_t{rows} * blocks * sizeof(float)));
+  std::minstd_rand generator(1);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const auto code = static_cast<uint8_t>(generator() >> 8);
+    codes.data()[i] = static_cast<std::byte>(!fp4 && (code & 0x7f) == 0x7f ? 0 : code);
+  }
+  for (size_t i = 0; i < size_t{rows} * blocks; ++i) {
+    const int power = -8 + static_cast<int>(generator() >> 8 & 3);
+    if (fp4) {
+      scales.as<uint8_t>()[i] = static_cast<uint8_t>(127 + power);
+    } else {
+      scales.as<float>()[i] = std::ldexp(1.0f, power);
+    }
+  }
+  const CodedRows source = {codes.data(), fp4 ? (cols + 1) / 2 : cols, scales.data(), blocks};
+  const PackFault fault = table.pack_coded(format, arrangement, rows, cols, 0, 0, rows, source, packed);
+  if (fault == PackFault::none) return {};
+  return make_error(ErrorCode::internal,
+                    fmt::format("a random {} weight {}", pack_format_name(format), pack_fault_text(fault)));
+}
+
 // `copies` packed weights of one shape side by side. They have the same values: speed does not depend on
 // them.
 struct Weights {
   OwnedBuffer bytes;
   std::vector<PackedWeight> weights;
 };
-Result<Weights> make_weights(const KernelTable& table, PackArrangement arrangement, uint32_t rows,
-                             uint32_t cols, size_t copies) {
+Result<Weights> make_weights(const KernelTable& table, PackFormat format, PackArrangement arrangement,
+                             uint32_t rows, uint32_t cols, size_t copies) {
   Weights result;
-  TANDEM_ASSIGN(const OwnedBuffer source, random_bf16(size_t{rows} * cols, 0.05f));
-  const size_t each = table.packed_bytes(PackFormat::bf16, arrangement, rows, cols);
+  const size_t each = table.packed_bytes(format, arrangement, rows, cols);
   TANDEM_ASSIGN(result.bytes, OwnedBuffer::allocate(each * copies));
-  table.pack(PackFormat::bf16, arrangement, rows, cols, 0, rows, DType::bf16, source.data(),
-             result.bytes.data());
+  if (is_coded(format)) {
+    TANDEM_TRY(pack_random_codes(table, format, arrangement, rows, cols, result.bytes.data()));
+  } else {
+    TANDEM_ASSIGN(const OwnedBuffer source, random_bf16(size_t{rows} * cols, 0.05f));
+    table.pack(format, arrangement, rows, cols, 0, rows, DType::bf16, source.data(), result.bytes.data());
+  }
   for (size_t i = 0; i < copies; ++i) {
     std::byte* data = result.bytes.data() + i * each;
     if (i != 0) std::memcpy(data, result.bytes.data(), each);
-    result.weights.push_back({PackFormat::bf16, arrangement, rows, cols, data, each});
+    result.weights.push_back({format, arrangement, rows, cols, data, each});
   }
   return result;
 }
@@ -55,11 +88,12 @@ struct MatmulState {
   size_t next = 0;
 };
 
-Result<KernelCase> make_matmul(const KernelTable& table, uint32_t n, uint32_t k, uint32_t rows) {
+Result<KernelCase> make_matmul(const KernelTable& table, PackFormat format, uint32_t n, uint32_t k,
+                               uint32_t rows) {
   auto state = std::make_shared<MatmulState>();
-  const size_t each = size_t{n} * k * sizeof(bf16);
+  const size_t each = table.packed_bytes(format, PackArrangement::plain, n, k);
   const size_t copies = rows >= 64 ? 1 : std::max<size_t>(2, kColdBytes / each);
-  TANDEM_ASSIGN(state->weights, make_weights(table, PackArrangement::plain, n, k, copies));
+  TANDEM_ASSIGN(state->weights, make_weights(table, format, PackArrangement::plain, n, k, copies));
   TANDEM_ASSIGN(state->in, random_bf16(size_t{rows} * k, 1.0f));
   TANDEM_ASSIGN(state->out, OwnedBuffer::allocate(size_t{rows} * n * sizeof(float)));
   KernelCase result;
@@ -89,7 +123,14 @@ struct ExpertsState {
 };
 
 struct ExpertsShape {
+  PackFormat format;
   uint32_t hidden, intermediate, experts, top_k, rows;
+  // Of `experts`, those that are there: enough to be cold, where all would not fit. Rows pick among them.
+  uint32_t present() const {
+    if (!is_coded(format)) return experts;
+    const double each = 3.0 * hidden * intermediate * (format == PackFormat::mxfp4 ? 0.53 : 1.03);
+    return std::max(top_k, std::min(experts, static_cast<uint32_t>(kMostCodedBytes / each)));
+  }
 };
 
 // Each row picks top_k different experts. Routings of small batches walk through all experts before they
@@ -120,12 +161,13 @@ ExpertsState::Routing make_routing(const ExpertsState& state, const ExpertsShape
   return routing;
 }
 
-Result<KernelCase> make_experts(const KernelTable& table, const ExpertsShape& shape) {
+Result<KernelCase> make_experts(const KernelTable& table, ExpertsShape shape) {
+  shape.experts = shape.present();
   auto state = std::make_shared<ExpertsState>();
-  TANDEM_ASSIGN(state->gate_up, make_weights(table, PackArrangement::gate_up, 2 * shape.intermediate,
-                                             shape.hidden, shape.experts));
-  TANDEM_ASSIGN(state->down,
-                make_weights(table, PackArrangement::plain, shape.hidden, shape.intermediate, shape.experts));
+  TANDEM_ASSIGN(state->gate_up, make_weights(table, shape.format, PackArrangement::gate_up,
+                                             2 * shape.intermediate, shape.hidden, shape.experts));
+  TANDEM_ASSIGN(state->down, make_weights(table, shape.format, PackArrangement::plain, shape.hidden,
+                                          shape.intermediate, shape.experts));
   const size_t slots = size_t{shape.rows} * shape.top_k;
   TANDEM_ASSIGN(state->in, random_bf16(size_t{shape.rows} * shape.hidden, 1.0f));
   TANDEM_ASSIGN(state->middle, OwnedBuffer::allocate(slots * shape.intermediate * sizeof(bf16)));
@@ -137,7 +179,8 @@ Result<KernelCase> make_experts(const KernelTable& table, const ExpertsShape& sh
     state->routings.push_back(make_routing(*state, shape, generator, order));
   const double expert_weights = 3.0 * shape.hidden * shape.intermediate;
   KernelCase result;
-  result.bytes = static_cast<double>(state->routings[0].groups.size()) * expert_weights * sizeof(bf16);
+  result.bytes = static_cast<double>(state->routings[0].groups.size() *
+                                     (state->gate_up.weights[0].bytes + state->down.weights[0].bytes));
   result.flops = 2.0 * expert_weights * static_cast<double>(slots);
   result.run = [state, shape](KernelRunner& runner) {
     const ExpertsState::Routing& routing = state->routings[state->next++ % state->routings.size()];
@@ -308,13 +351,27 @@ std::vector<CaseMaker> kernel_cases() {
   for (const auto& [n, k] : {std::pair{2048u, 1408u}, std::pair{7168u, 2048u}}) {
     for (const uint32_t rows : {1u, 16u, 512u}) {
       add(fmt::format("matmul {}x{} rows {}", n, k, rows),
-          [=](const KernelTable& table) { return make_matmul(table, n, k, rows); });
+          [=](const KernelTable& table) { return make_matmul(table, PackFormat::bf16, n, k, rows); });
     }
   }
+  for (const PackFormat format : {PackFormat::fp8_block, PackFormat::mxfp4}) {
+    for (const uint32_t rows : {1u, 16u, 512u}) {
+      add(fmt::format("matmul {} 7168x2048 rows {}", pack_format_name(format), rows),
+          [=](const KernelTable& table) { return make_matmul(table, format, 7168, 2048, rows); });
+    }
+  }
+  constexpr PackFormat kBf16 = PackFormat::bf16, kFp8 = PackFormat::fp8_block, kMxfp4 = PackFormat::mxfp4;
+  // Qwen3-30B, DeepSeek-V2-Lite; DeepSeek-V3 and V4-Flash in the formats of their files. Of the
+  // latter as many experts are there as a small machine holds.
   for (const ExpertsShape shape :
-       {ExpertsShape{2048, 768, 128, 8, 1}, ExpertsShape{2048, 768, 128, 8, 512},
-        ExpertsShape{2048, 1408, 64, 6, 1}, ExpertsShape{2048, 1408, 64, 6, 512}}) {
-    add(fmt::format("experts {}/{}/{}/{} rows {}", shape.hidden, shape.intermediate, shape.experts,
+       {ExpertsShape{kBf16, 2048, 768, 128, 8, 1}, ExpertsShape{kBf16, 2048, 768, 128, 8, 512},
+        ExpertsShape{kBf16, 2048, 1408, 64, 6, 1}, ExpertsShape{kBf16, 2048, 1408, 64, 6, 512},
+        ExpertsShape{kFp8, 7168, 2048, 256, 8, 1}, ExpertsShape{kFp8, 7168, 2048, 256, 8, 512},
+        ExpertsShape{kFp8, 4096, 2048, 256, 6, 1}, ExpertsShape{kMxfp4, 7168, 2048, 256, 8, 1},
+        ExpertsShape{kMxfp4, 4096, 2048, 256, 6, 1}, ExpertsShape{kMxfp4, 4096, 2048, 256, 6, 512}}) {
+    const std::string format =
+        shape.format == kBf16 ? "" : fmt::format("{} ", pack_format_name(shape.format));
+    add(fmt::format("experts {}{}/{}/{}/{} rows {}", format, shape.hidden, shape.intermediate, shape.experts,
                     shape.top_k, shape.rows),
         [=](const KernelTable& table) { return make_experts(table, shape); });
   }
