@@ -3,12 +3,21 @@
 #include <algorithm>
 
 namespace tandem {
+namespace {
+
+// A word of bits: 4096 rows. No decode step has more, and whichever entry it takes first, it allocates
+// nothing.
+constexpr size_t kFewTiles = 64;
+
+}  // namespace
 
 uint32_t InFlightRequest::tile_rows(uint32_t tile) const {
   return std::min(kMaxTileRows, request.rows - tile_begin(tile));
 }
 
-InFlightTable::InFlightTable(size_t capacity) : entries_(capacity) {}
+InFlightTable::InFlightTable(size_t capacity) : entries_(capacity) {
+  for (InFlightRequest& entry : entries_) entry.got.reserve(kFewTiles);
+}
 
 InFlightRequest* InFlightTable::open(const FfnRequest& request, Instant at) {
   const auto free = std::ranges::find_if(entries_, [](const InFlightRequest& entry) { return !entry.used; });

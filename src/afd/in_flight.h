@@ -1,7 +1,7 @@
 // InFlightTable: the requests that an attention rank has handed to a connector and whose replies are not all
 // there: which tiles still have to be sent, which were answered, and which reply belongs to whom. A plain
-// data structure: its owner locks. Sized at creation; entries do not move; nothing allocates once the largest
-// request was seen.
+// data structure: its owner locks. Sized at creation; entries do not move; requests of at most 64 tiles
+// allocate nothing, larger ones nothing once the largest was seen.
 #pragma once
 
 #include <cstddef>

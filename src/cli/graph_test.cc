@@ -50,7 +50,6 @@ Settings settings_of(int64_t ffn_ranks, bool gate_on_attention) {
   settings.afd.execution = "graph";
   settings.afd.micro_batches = "1";
   settings.afd.compute_gate_on_attention = gate_on_attention;
-  settings.afd.connector = ffn_ranks > 1 ? "m2n" : "p2p";
   settings.serving.max_num_seqs = 40;
   settings.serving.max_context_tokens = 256;
   return settings;
@@ -95,13 +94,29 @@ Outcome run(const Settings& settings) {
 }
 
 TEST(GraphMode, AReplayedStepAllocatesNothingOnEitherRole) {
-  for (const int64_t ranks : {0, 1, 2}) {
-    for (const bool gate : {false, true}) {
-      if (ranks == 2 && !gate) continue;  // m2n needs it
-      const Outcome ran = run(settings_of(ranks, gate));
-      EXPECT_EQ(ran.allocations, 0u) << ranks << " FFN ranks, gate on attention " << gate;
-      EXPECT_GT(ran.execution.graph_replays, 100u);
-    }
+  struct Case {
+    int64_t ranks;
+    bool gate;
+    const char *connector, *exchange;
+  };
+  const Case cases[] = {
+      {0, false, "p2p", "auto"},     {0, true, "p2p", "auto"},     {1, false, "p2p", "auto"},
+      {1, true, "p2p", "auto"},      {2, true, "m2n", "auto"},     {2, false, "p2p", "alltoall"},
+      {2, true, "p2p", "allgather"}, {3, true, "p2p", "alltoall"}, {3, false, "p2p", "allgather"}};
+  std::vector<uint64_t> colocated;
+  for (const Case& one : cases) {
+    Settings settings = settings_of(one.ranks, one.gate);
+    settings.engine.deterministic = true;
+    settings.afd.connector = one.connector;
+    settings.afd.exchange = one.exchange;
+    const Outcome ran = run(settings);
+    const std::string what = std::to_string(one.ranks) + " FFN ranks, gate on attention " +
+                             std::to_string(one.gate) + ", " + one.connector + ", " + one.exchange;
+    EXPECT_EQ(ran.allocations, 0u) << what;
+    EXPECT_GT(ran.execution.graph_replays, 100u) << what;
+    EXPECT_EQ(ran.execution.graph_misses, 0u) << what;
+    if (colocated.empty()) colocated = ran.hashes;
+    EXPECT_EQ(ran.hashes, colocated) << what;
   }
 }
 

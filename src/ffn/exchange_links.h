@@ -30,7 +30,8 @@ struct ExchangeLinksOptions {
   std::vector<Piece> pieces;  // held here
   SplitSettings settings;
   uint32_t slots_per_channel = 8;
-  uint32_t max_in_flight = 64;  // groups that wait for others
+  uint32_t max_in_flight = 64;       // groups that wait for others
+  uint32_t max_rows = kMaxTileRows;  // of one call of take_own
   Duration heartbeat_interval{}, silence_limit{};
   std::function<void()> notify;  // an answer came: see RemoteFfnOptions
 };
@@ -50,7 +51,7 @@ class ExchangeLinks {
   RankLinks& links() { return links_; }
 
   // Writes the weights of the slots that this rank computes, and 0 for the others. `routing` passed
-  // check_routing_values; `weights` [rows, top_k]: may not be the routing's own.
+  // check_routing_values; `weights` [rows, top_k]: may not be the routing's own. Allocates nothing.
   Status take_own(LayerIndex layer, uint32_t rows, const RoutingView& routing, std::span<float> weights);
 
  private:

@@ -55,12 +55,13 @@ Status FfnWorker::Impl::start_exchange() {
   links.settings = settings;
   links.slots_per_channel = options.slots_per_channel;
   links.max_in_flight = kMaxHomeGroups;
+  links.max_rows = max_group_rows();
   links.heartbeat_interval = options.heartbeat_interval;
   links.silence_limit = options.silence_limit;
   links.notify = [this] { queue.wake(); };
   TANDEM_ASSIGN(exchange, ExchangeLinks::start(links));
-  homes = std::make_unique<HomeGroups>(settings, options.exchange, *exchange,
-                                       [](WaitingTile& tile) { let_go(tile); });
+  TANDEM_ASSIGN(homes, HomeGroups::create(settings, options.exchange, *exchange,
+                                          [](WaitingTile& tile) { let_go(tile); }));
   admission.ffn_ranks = true;
   admission.attention = [this] { return exchange->ready(); };
   return {};
@@ -83,12 +84,10 @@ Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& opt
   TANDEM_TRY(poller.add(listener->fd(), kListenerKey));
   auto impl =
       std::make_unique<Impl>(options, std::move(run), counted, std::move(listener), std::move(poller));
-  const uint32_t max_rows =
-      std::max({options.policy.max_decode_rows, options.policy.max_prefill_rows, kMaxTileRows});
   impl->ordinary.route = std::move(route);
   TANDEM_TRY(impl->start_exchange());
   const auto make_batch = [&] {
-    return TileBatch::create(impl->options.settings, max_rows, impl->exchange.get());
+    return TileBatch::create(impl->options.settings, impl->max_group_rows(), impl->exchange.get());
   };
   TANDEM_ASSIGN(impl->ordinary.batch, make_batch());
   if (urgent != nullptr) {
@@ -97,11 +96,12 @@ Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& opt
     impl->urgent.route = route_of(*urgent);
     TANDEM_ASSIGN(impl->urgent.batch, make_batch());
   }
-  TANDEM_ASSIGN(impl->prepared, PreparedPrograms::create(impl->options.settings));
-  const size_t most_tiles = size_t{options.max_sessions} * options.slots_per_channel + 1;  // + own part
+  TANDEM_ASSIGN(impl->prepared, PreparedPrograms::create(impl->options.settings, impl->exchange.get()));
+  const size_t most_tiles = Impl::most_tiles(options);
   impl->ordinary.tiles.reserve(most_tiles);
   impl->urgent.tiles.reserve(most_tiles);
   impl->words.reserve(most_tiles);
+  impl->urgent_group.reserve(most_tiles);
   Impl& state = *impl;
   state.io = std::thread([&state] { state.serve(); });
   state.computing = std::thread([&state] { state.compute(); });

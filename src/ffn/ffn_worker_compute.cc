@@ -9,11 +9,9 @@ namespace tandem {
 
 void FfnWorker::Impl::compute() {
   std::vector<WaitingTile> group;
+  group.reserve(most_tiles(options));
   while (wait_for_group(group)) {
-    if (homes != nullptr) {
-      homes->collect();
-      if (abandoning.load()) homes->fail_all({ErrorCode::unavailable, "this rank stops"});
-    }
+    if (homes != nullptr) collect_answers();
     if (!group.empty()) run_group(group, ordinary);
     let_go(group);
     queue.group_done();
@@ -23,6 +21,15 @@ void FfnWorker::Impl::compute() {
     }
     if (stopping.load()) poller.wake();  // somebody waits for the queue to run dry
   }
+}
+
+void FfnWorker::Impl::collect_answers() {
+  const uint64_t replay = homes->host_ns_replay(), eager = homes->host_ns_eager();
+  homes->collect();
+  if (abandoning.load()) homes->fail_all({ErrorCode::unavailable, "this rank stops"});
+  const std::lock_guard lock(stats_mutex);
+  stats.host_ns_replay += homes->host_ns_replay() - replay;
+  stats.host_ns_eager += homes->host_ns_eager() - eager;
 }
 
 bool FfnWorker::Impl::wait_for_group(std::vector<WaitingTile>& group) {
@@ -78,7 +85,8 @@ void FfnWorker::Impl::run_group(std::vector<WaitingTile>& group, Bench& bench) {
   const auto is_part = [](const WaitingTile& waiting) { return waiting.tile.part.is_partial(); };
   const bool home = exchanges() && !std::ranges::all_of(group, is_part);
   PreparedPrograms::Choice choice = choose_program(group);
-  if (home && choice.program != nullptr) choice = {PreparedPrograms::Verdict::miss, nullptr};
+  if (home && choice.program != nullptr && !homes->has_prepared())
+    choice = {PreparedPrograms::Verdict::miss, nullptr};
   const bool prefill = is_prefill(static_cast<RowClass>(group.front().tile.header.row_class));
   // A decode group replays in the same buffers as a profile group does: only eager ones are cut.
   const bool pieces = prefill && choice.program == nullptr && &bench == &ordinary && urgent.run != nullptr;
@@ -88,10 +96,11 @@ void FfnWorker::Impl::run_group(std::vector<WaitingTile>& group, Bench& bench) {
     preempted = preempted_region = Duration::zero();
   }
   count_group(group, choice);  // before the replies: who has a reply finds it counted
+  TileBatch& used = choice.program != nullptr ? choice.program->batch : bench.batch;
   if (home) {
-    run_homes(group, start, bench);
+    run_homes(group, start, choice.program != nullptr, used, bench);
   } else {
-    merge(group, start, choice.program != nullptr ? choice.program->batch : bench.batch, bench);
+    merge(group, start, used, bench);
   }
   Duration elapsed = now() - start;
   Duration host = elapsed - (region_time_of_this_thread() - computed);
@@ -133,32 +142,42 @@ PreparedPrograms::Choice FfnWorker::Impl::choose_program(const std::vector<Waiti
   return prepared.choose(words, rows);
 }
 
-void FfnWorker::Impl::run_homes(std::vector<WaitingTile>& group, Instant start, Bench& bench) {
-  const auto guests = std::ranges::stable_partition(
-      group, [](const WaitingTile& waiting) { return !waiting.tile.part.is_partial(); });
-  const std::span<WaitingTile> mine(group.begin(), guests.begin());
-  const std::span<WaitingTile> parts(guests.begin(), guests.end());
+void FfnWorker::Impl::run_homes(std::vector<WaitingTile>& group, Instant start, bool replay, TileBatch& used,
+                                Bench& bench) {
+  // Not a stable one, which allocates: no bit depends on the order of rows.
+  const auto guests = std::partition(
+      group.begin(), group.end(), [](const WaitingTile& waiting) { return !waiting.tile.part.is_partial(); });
+  const std::span<WaitingTile> mine(group.begin(), guests);
+  const std::span<WaitingTile> parts(guests, group.end());
   HomeGroups::Group* home =
-      homes->begin(mine, start, bench.route);  // what others have to do is under way now
+      homes->begin(mine, start, bench.route, replay);  // what others have to do is under way now
   const TileView* own = home != nullptr ? homes->own_part(*home) : nullptr;
-  if (own == nullptr) {
-    if (home != nullptr) homes->own_done(home, {});
-    if (!parts.empty()) merge(parts, start, bench.batch, bench);
-    return;
+  if (own != nullptr) {
+    const Status done = run_own_part(*home, *own, parts, start, used, bench);
+    done ? homes->own_done(home) : homes->fail(home, done.error());
+    if (done) return;
+  } else if (home != nullptr) {
+    homes->own_done(home);
   }
-  bench.tiles.assign(1, own);
+  if (!parts.empty()) merge(parts, start, used, bench);
+}
+
+Status FfnWorker::Impl::run_own_part(HomeGroups::Group& home, const TileView& own,
+                                     std::span<WaitingTile> parts, Instant start, TileBatch& used,
+                                     Bench& bench) {
+  TANDEM_ASSIGN(const Buffer sums, homes->own_sums(home));
+  // All rows of the group and nothing else: from where they lie to where their sums go.
+  if (parts.empty() && own.part.row_index.empty()) return used.run_in_place(own, sums, bench.run);
+  bench.tiles.assign(1, &own);
   for (const WaitingTile& waiting : parts) bench.tiles.push_back(&waiting.tile);
-  if (const Status done = bench.batch.run(bench.tiles, bench.run); !done) {
-    homes->fail(home, done.error());
-    if (!parts.empty()) merge(parts, start, bench.batch, bench);
-    return;
-  }
+  TANDEM_TRY(used.run(bench.tiles, bench.run));
   const Instant end = now();
   for (size_t i = 0; i < parts.size(); ++i) {
-    parts[i].session->reply(parts[i].tile.header, times_of(parts[i], start, end), bench.batch.output(i + 1),
+    parts[i].session->reply(parts[i].tile.header, times_of(parts[i], start, end), used.output(i + 1),
                             std::move(parts[i].lease));
   }
-  homes->own_done(home, bench.batch.output(0));
+  std::ranges::copy(used.output(0), sums.data);
+  return {};
 }
 
 void FfnWorker::Impl::merge(std::span<WaitingTile> group, Instant start, TileBatch& used, Bench& bench) {

@@ -4,6 +4,7 @@
 // the benches, `homes` and what it took from `queue` (ffn_worker_compute.cc).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -33,7 +34,7 @@ struct FfnWorker::Impl {
         block(counted),
         listener(std::move(socket)),
         poller(std::move(io_poller)),
-        queue(given.policy),
+        queue(given.policy, most_tiles(given)),
         held(options.settings, options.pieces) {
     ordinary.run = [this, whole = std::move(compute_rows)](const MoeRequest& request) {
       if (!cut) return whole(request);
@@ -41,6 +42,15 @@ struct FfnWorker::Impl {
       pieces.between = &between;
       return whole(pieces);
     };
+  }
+
+  // In the queue or in a group, one tile a credit; and a home group's own part.
+  static size_t most_tiles(const FfnWorkerOptions& options) {
+    return size_t{options.max_sessions} * options.slots_per_channel + 1;
+  }
+
+  uint32_t max_group_rows() const {
+    return std::max({options.policy.max_decode_rows, options.policy.max_prefill_rows, kMaxTileRows});
   }
 
   // Connects to the other FFN ranks, if the options name them.
@@ -67,9 +77,13 @@ struct FfnWorker::Impl {
   bool home_has_room() const { return homes == nullptr || homes->has_room(); }
   void run_group(std::vector<WaitingTile>& group, Bench& bench);
   PreparedPrograms::Choice choose_program(const std::vector<WaitingTile>& group);
-  // Home tiles with the parts of others that wait beside them. Eager: how many rows stay here is known only
-  // when they are routed.
-  void run_homes(std::vector<WaitingTile>& group, Instant start, Bench& bench);
+  // Home tiles with the parts of others that wait beside them. `used` holds all their rows; fewer are
+  // computed here where some have no slot on this rank.
+  void run_homes(std::vector<WaitingTile>& group, Instant start, bool replay, TileBatch& used, Bench& bench);
+  Status run_own_part(HomeGroups::Group& home, const TileView& own, std::span<WaitingTile> parts,
+                      Instant start, TileBatch& used, Bench& bench);
+  // Answers the home groups that are complete.
+  void collect_answers();
   // One product for all; each tile on its own where that fails.
   void merge(std::span<WaitingTile> group, Instant start, TileBatch& used, Bench& bench);
   // Without merging, rows are read from the request's slot and written to the reply's.

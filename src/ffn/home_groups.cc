@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 #include <numeric>
 
@@ -12,43 +11,32 @@ namespace tandem {
 namespace {
 
 constexpr size_t kPollBatch = 16;
-constexpr uint32_t kMinRows = kMaxTileRows;  // buffers of small groups are not resized
 
-Status make_room(OwnedBuffer& buffer, uint32_t rows, size_t row_bytes) {
-  if (buffer.size() >= rows * row_bytes) return {};
-  TANDEM_ASSIGN(buffer, OwnedBuffer::allocate(std::bit_ceil(std::max(rows, kMinRows)) * row_bytes));
-  return {};
+// Which rows of the group a part has; none for all of them, which travel as they lie.
+std::span<const uint32_t> some_rows(const HomeGroup& group, const DispatchPart& part) {
+  return part.rows.size() == group.rows ? std::span<const uint32_t>() : std::span(part.rows);
+}
+
+// Makes a part of some rows one of all rows, those that it lacks with weights of 0.
+void widen(DispatchPart& part, const HomeGroup& group, uint32_t top_k) {
+  part.weights.resize(size_t{group.rows} * top_k);
+  size_t left = part.rows.size();
+  for (uint32_t row = group.rows; row-- > 0;) {  // backwards: no row lies behind its place
+    const auto to = part.weights.begin() + static_cast<std::ptrdiff_t>(size_t{row} * top_k);
+    if (left > 0 && part.rows[left - 1] == row) {
+      --left;
+      if (left != row)
+        std::copy_n(part.weights.begin() + static_cast<std::ptrdiff_t>(left * top_k), top_k, to);
+    } else {
+      std::fill_n(to, top_k, 0.0f);
+    }
+  }
+  part.rows.resize(group.rows);
+  std::iota(part.rows.begin(), part.rows.end(), 0u);
+  part.ids = group.ids;
 }
 
 }  // namespace
-
-struct HomeGroups::Group {
-  struct Part {
-    bool asked = false;
-    Ticket ticket = 0;
-    OwnedBuffer sums;  // [rows of the part, hidden] of the reply dtype; all rows with allgather
-  };
-
-  std::vector<WaitingTile> tiles;
-  LayerIndex layer = 0;
-  RowClass row_class = RowClass::decode;
-  uint32_t rows = 0;
-  uint32_t serial = 0;
-  OwnedBuffer values, scales;  // [rows, hidden]: as they came, tile after tile
-  ActivationView in;
-  std::vector<int32_t> ids;    // [rows, top_k]
-  std::vector<float> weights;  // [rows, top_k]
-  Prepared prepared;
-  std::vector<uint8_t> shared_rows;  // [rows]: 1; the home adds the shared experts of all its rows
-  ExchangeKind kind = ExchangeKind::alltoall;
-  std::vector<Part> parts;  // as prepared.parts
-  TileView own;             // what this rank computes
-  uint32_t unanswered = 0;
-  OwnedBuffer out;  // [rows, hidden] of the reply dtype
-  Instant started, own_done;
-
-  RoutingView routing(uint32_t top_k) const { return {ids, weights, top_k}; }
-};
 
 HomeGroups::HomeGroups(const SplitSettings& settings, ExchangeKind kind, ExchangeLinks& exchange,
                        std::function<void(WaitingTile&)> done)
@@ -58,61 +46,54 @@ HomeGroups::~HomeGroups() {
   fail_all({ErrorCode::unavailable, "this rank stops"});
 }
 
-HomeGroups::Group* HomeGroups::acquire() {
-  if (free_.empty()) {
+Result<std::unique_ptr<HomeGroups>> HomeGroups::create(const SplitSettings& settings, ExchangeKind kind,
+                                                       ExchangeLinks& exchange,
+                                                       std::function<void(WaitingTile&)> done) {
+  std::unique_ptr<HomeGroups> created(new HomeGroups(settings, kind, exchange, std::move(done)));
+  TANDEM_TRY(created->prepare());
+  return created;
+}
+
+Status HomeGroups::prepare() {
+  // Each parked group, the one in work, and the one that goes between its pieces.
+  constexpr size_t kMost = kMaxHomeGroups + 2;
+  groups_.reserve(kMost);
+  free_.reserve(kMost);
+  free_prepared_.reserve(kMost);
+  parked_.reserve(kMost);
+  partials_.reserve(settings_.num_ffn_ranks);
+  if (!settings_.graph) return {};
+  for (uint32_t i = 0; i < kPreparedHomeGroups; ++i) {
     groups_.push_back(std::make_unique<Group>());
-    free_.push_back(groups_.back().get());
+    TANDEM_TRY(groups_.back()->prepare(settings_, settings_.capture_sizes.back(), settings_.num_ffn_ranks));
+    free_prepared_.push_back(groups_.back().get());
   }
-  Group* group = free_.back();
-  free_.pop_back();
+  return {};
+}
+
+HomeGroups::Group* HomeGroups::acquire(bool prepared) {
+  std::vector<Group*>& from = prepared ? free_prepared_ : free_;
+  if (from.empty()) {  // never of the prepared ones: has_prepared was asked
+    groups_.push_back(std::make_unique<Group>());
+    from.push_back(groups_.back().get());
+  }
+  Group* group = from.back();
+  from.pop_back();
   return group;
 }
 
-HomeGroups::Group* HomeGroups::begin(std::span<WaitingTile> tiles, Instant start, const MoeRoute& route) {
-  Group* group = acquire();
+HomeGroups::Group* HomeGroups::begin(std::span<WaitingTile> tiles, Instant start, const MoeRoute& route,
+                                     bool replay) {
+  Group* group = acquire(replay);
   group->started = group->own_done = start;
   group->serial = next_serial_++;
   group->unanswered = 0;
-  group->tiles.clear();
-  Status sent = gather(*group, tiles);
-  for (WaitingTile& tile : tiles) group->tiles.push_back(std::move(tile));
+  Status sent = group->take(tiles, settings_);
   if (sent) sent = dispatch(*group, route);
   if (sent) sent = send_parts(*group);
   if (sent) return group;
   fail(group, sent.error());
   return nullptr;
-}
-
-Status HomeGroups::gather(Group& group, std::span<WaitingTile> tiles) {
-  const FrameHeader& first = tiles.front().tile.header;
-  group.layer = first.layer;
-  group.row_class = static_cast<RowClass>(first.row_class);
-  group.rows = 0;
-  for (const WaitingTile& tile : tiles) group.rows += tile.tile.header.rows;
-  const size_t row_bytes = dtype_bytes(settings_.activation_dtype, settings_.hidden_size);
-  const size_t scale_bytes = scale_row_bytes(settings_.activation_format, settings_.hidden_size);
-  TANDEM_TRY(make_room(group.values, group.rows, row_bytes));
-  if (scale_bytes > 0) TANDEM_TRY(make_room(group.scales, group.rows, scale_bytes));
-  group.ids.clear();
-  group.weights.clear();
-  size_t done = 0;
-  for (const WaitingTile& waiting : tiles) {
-    const TileView& tile = waiting.tile;
-    gather_rows(tile.in, {}, tile.header.rows, settings_.hidden_size, group.values.data() + done * row_bytes,
-                scale_bytes > 0 ? group.scales.data() + done * scale_bytes : nullptr);
-    done += tile.header.rows;
-    if (const auto* routing = std::get_if<RoutingView>(&tile.routing)) {
-      group.ids.insert(group.ids.end(), routing->ids.begin(), routing->ids.end());
-      group.weights.insert(group.weights.end(), routing->weights.begin(), routing->weights.end());
-    }
-  }
-  group.in = {settings_.activation_dtype, group.values.data(), settings_.hidden_size};
-  if (scale_bytes > 0) {
-    group.in.format = settings_.activation_format;
-    group.in.scales = group.scales.data();
-    group.in.scale_stride = scale_cols(settings_.activation_format, settings_.hidden_size);
-  }
-  return {};
 }
 
 Status HomeGroups::dispatch(Group& group, const MoeRoute& route) {
@@ -125,45 +106,46 @@ Status HomeGroups::dispatch(Group& group, const MoeRoute& route) {
     group.weights.resize(group.ids.size());
     TANDEM_TRY(route(group.layer, group.rows, group.in, group.ids, group.weights));
   }
-  TANDEM_TRY(exchange_.dispatcher().prepare(group.layer, group.rows, group.routing(top_k), group.prepared));
-  group.kind = choose_exchange(kind_, group.prepared, exchange_.own_part());
-  group.parts.resize(group.prepared.parts.size());
+  TANDEM_TRY(exchange_.dispatcher().prepare(group.layer, group.rows, group.routing(top_k), group.dispatched));
+  group.kind = choose_exchange(kind_, group.dispatched, exchange_.own_part());
+  group.parts.resize(group.dispatched.parts.size());
   return {};
 }
 
 Status HomeGroups::send_parts(Group& group) {
   const size_t own = exchange_.own_part();
   const bool allgather = group.kind == ExchangeKind::allgather;
-  for (size_t i = 0; i < group.prepared.parts.size(); ++i) {
-    if (i != own && (allgather || !group.prepared.parts[i].rows.empty())) TANDEM_TRY(ask(group, i));
+  for (size_t i = 0; i < group.dispatched.parts.size(); ++i) {
+    if (i != own && (allgather || !group.dispatched.parts[i].rows.empty())) TANDEM_TRY(ask(group, i));
   }
   if (group.unanswered > 0) {
     ++stats_.groups;
     ++(allgather ? stats_.allgather : stats_.alltoall);
   }
-  DispatchPart& mine = group.prepared.parts[own];
+  DispatchPart& mine = group.dispatched.parts[own];
+  group.shared_rows.clear();
   if (settings_.shared_experts_on_ffn()) {
-    // All rows: some without a slot here, for their shared experts.
-    mine.weights.resize(group.weights.size());
-    TANDEM_TRY(exchange_.take_own(group.layer, group.rows, group.routing(settings_.top_k), mine.weights));
-    mine.rows.resize(group.rows);
-    std::iota(mine.rows.begin(), mine.rows.end(), 0u);
-    mine.ids = group.ids;
+    widen(mine, group, settings_.top_k);  // some rows without a slot here, for their shared experts
     group.shared_rows.assign(group.rows, 1);
-  } else {
-    group.shared_rows.clear();
   }
   group.own = {};
   group.own.header.layer = group.layer;
   group.own.header.rows = static_cast<uint32_t>(mine.rows.size());
   group.own.in = group.in;
   group.own.routing = mine.routing(settings_.top_k);
-  group.own.part = {.row_index = mine.rows, .flags = kFramePartial, .shared_rows = group.shared_rows};
+  group.own.part = {
+      .row_index = some_rows(group, mine), .flags = kFramePartial, .shared_rows = group.shared_rows};
   return {};
 }
 
+uint32_t HomeGroups::word_of(const Group& group, uint32_t rows) const {
+  if (!group.replays) return 0;
+  const auto holds = std::ranges::lower_bound(settings_.capture_sizes, rows);
+  return holds == settings_.capture_sizes.end() ? 0 : *holds;
+}
+
 Status HomeGroups::ask(Group& group, size_t index) {
-  const DispatchPart& part = group.prepared.parts[index];
+  const DispatchPart& part = group.dispatched.parts[index];
   Group::Part& pending = group.parts[index];
   const bool allgather = group.kind == ExchangeKind::allgather;
   FfnRequest request;
@@ -172,15 +154,16 @@ Status HomeGroups::ask(Group& group, size_t index) {
   request.row_class = group.row_class;
   request.rows = request.capacity = allgather ? group.rows : static_cast<uint32_t>(part.rows.size());
   request.in = group.in;
+  request.program = word_of(group, request.rows);
   request.routing = allgather ? group.routing(settings_.top_k) : part.routing(settings_.top_k);
   const size_t row_bytes = dtype_bytes(settings_.reply_dtype, settings_.hidden_size);
-  TANDEM_TRY(make_room(pending.sums, request.rows, row_bytes));
+  TANDEM_TRY(Group::make_room(pending.sums, request.rows, row_bytes));
   request.out = {pending.sums.data(), request.rows * row_bytes, MemorySpace::host};
   RequestPart how{.flags = kFramePartial, .map_epoch = exchange_.map_epoch()};
   if (allgather) {
     how.flags |= kFrameByMap;
   } else {
-    how.row_index = part.rows;
+    how.row_index = some_rows(group, part);
   }
   TANDEM_ASSIGN(pending.ticket, exchange_.links()[part.rank].submit(request, how));
   pending.asked = true;
@@ -193,15 +176,15 @@ const TileView* HomeGroups::own_part(const Group& group) const {
   return group.own.header.rows > 0 ? &group.own : nullptr;
 }
 
-void HomeGroups::own_done(Group* group, std::span<const std::byte> sums) {
+Result<Buffer> HomeGroups::own_sums(Group& group) {
+  const size_t row_bytes = dtype_bytes(settings_.reply_dtype, settings_.hidden_size);
+  OwnedBuffer& sums = group.parts[exchange_.own_part()].sums;
+  TANDEM_TRY(Group::make_room(sums, group.own.header.rows, row_bytes));
+  return Buffer{sums.data(), group.own.header.rows * row_bytes, MemorySpace::host};
+}
+
+void HomeGroups::own_done(Group* group) {
   group->own_done = now();
-  if (!sums.empty()) {
-    Group::Part& mine = group->parts[exchange_.own_part()];
-    const size_t row_bytes = dtype_bytes(settings_.reply_dtype, settings_.hidden_size);
-    if (Status room = make_room(mine.sums, group->own.header.rows, row_bytes); !room)
-      return fail(group, room.error());
-    std::memcpy(mine.sums.data(), sums.data(), sums.size());
-  }
   if (group->unanswered == 0) return finish(group);
   parked_.push_back(group);
 }
@@ -221,25 +204,64 @@ void HomeGroups::collect() {
 void HomeGroups::on_answer(uint32_t rank, const Completion& answer) {
   for (Group* group : parked_) {
     for (size_t i = 0; i < group->parts.size(); ++i) {
-      Group::Part& part = group->parts[i];
-      if (group->prepared.parts[i].rank != rank || !part.asked || part.ticket != answer.ticket) continue;
-      part.asked = false;
-      std::erase(parked_, group);
-      if (!answer.status) return fail(group, answer.status.error());
-      if (--group->unanswered == 0) return finish(group);
-      return parked_.push_back(group);
+      const Group::Part& part = group->parts[i];
+      if (group->dispatched.parts[i].rank != rank || !part.asked || part.ticket != answer.ticket) continue;
+      const Instant start = now();
+      const Duration computed = region_time_of_this_thread();
+      uint64_t& spent = group->prepared ? host_ns_replay_ : host_ns_eager_;
+      settle(group, i, answer.status);
+      const Duration host = now() - start - (region_time_of_this_thread() - computed);
+      spent += static_cast<uint64_t>(std::max<int64_t>(std::chrono::nanoseconds(host).count(), 0));
+      return;
     }
   }
 }
 
+void HomeGroups::settle(Group* group, size_t part, const Status& answer) {
+  group->parts[part].asked = false;
+  if (answer && --group->unanswered > 0) return;
+  std::erase(parked_, group);
+  answer ? finish(group) : fail(group, answer.error());
+}
+
 void HomeGroups::finish(Group* group) {
+  if (!finish_in_place(*group)) {
+    const size_t row_bytes = dtype_bytes(settings_.reply_dtype, settings_.hidden_size);
+    if (Status room = Group::make_room(group->out, group->rows, row_bytes); !room)
+      return fail(group, room.error());
+    add_up(*group, group->out.data());
+    const Instant end = now();
+    size_t done = 0;
+    for (WaitingTile& tile : group->tiles) {
+      const size_t bytes = tile.tile.header.rows * row_bytes;
+      tile.session->reply(tile.tile.header, times_of(*group, tile, end), {group->out.data() + done, bytes},
+                          std::move(tile.lease));
+      done += bytes;
+    }
+  }
+  release(group);
+}
+
+bool HomeGroups::finish_in_place(Group& group) {
+  if (group.tiles.size() != 1) return false;
+  WaitingTile& tile = group.tiles.front();
+  const auto layout = reply_layout(tile.tile.header, settings_);
+  const auto slot = layout ? tile.session->acquire_reply(*layout) : std::unexpected(layout.error());
+  if (!slot) return false;
+  add_up(group, layout->payload(slot->bytes, PayloadRole::output).data());
+  write_reply(*layout, times_of(group, tile, now()), slot->bytes);
+  tile.lease = Lease();  // before the reply: whoever sees the reply sees the credit
+  tile.session->commit_reply(*slot, layout->total_bytes());
+  return true;
+}
+
+void HomeGroups::add_up(Group& group, std::byte* out) {
   const size_t row_bytes = dtype_bytes(settings_.reply_dtype, settings_.hidden_size);
-  if (Status room = make_room(group->out, group->rows, row_bytes); !room) return fail(group, room.error());
   partials_.clear();
-  for (size_t i = 0; i < group->parts.size(); ++i) {
-    const std::vector<uint32_t>& rows = group->prepared.parts[i].rows;
-    std::byte* sums = group->parts[i].sums.data();
-    if (group->kind == ExchangeKind::allgather && i != exchange_.own_part()) {
+  for (size_t i = 0; i < group.parts.size(); ++i) {
+    const std::vector<uint32_t>& rows = group.dispatched.parts[i].rows;
+    std::byte* sums = group.parts[i].sums.data();
+    if (group.kind == ExchangeKind::allgather && i != exchange_.own_part()) {
       // All rows were answered; those without a slot there are nobody's sum.
       for (size_t row = 0; row < rows.size(); ++row) {
         if (rows[row] != row) std::memcpy(sums + row * row_bytes, sums + rows[row] * row_bytes, row_bytes);
@@ -248,26 +270,20 @@ void HomeGroups::finish(Group* group) {
     partials_.push_back(rows.empty() ? nullptr : sums);
   }
   const RegionTimer timer;
-  add_partials(group->prepared, partials_, settings_.hidden_size, settings_.reply_dtype, group->out.data());
-  const Instant end = now();
-  stats_.exchange_us += microseconds_since(group->own_done, end);
-  size_t done = 0;
-  for (WaitingTile& tile : group->tiles) {
-    const size_t bytes = tile.tile.header.rows * row_bytes;
-    const FfnTimes times{.queue_us = microseconds_since(tile.arrived, group->started),
-                         .compute_us = microseconds_since(group->started, group->own_done),
-                         .exchange_us = microseconds_since(group->own_done, end),
-                         .residence_us = microseconds_since(tile.arrived, end)};
-    tile.session->reply(tile.tile.header, times, {group->out.data() + done, bytes}, std::move(tile.lease));
-    done += bytes;
-  }
-  release(group);
+  add_partials(group.dispatched, partials_, settings_.hidden_size, settings_.reply_dtype, out);
+}
+
+FfnTimes HomeGroups::times_of(const Group& group, const WaitingTile& tile, Instant end) const {
+  return {.queue_us = microseconds_since(tile.arrived, group.started),
+          .compute_us = microseconds_since(group.started, group.own_done),
+          .exchange_us = microseconds_since(group.own_done, end),
+          .residence_us = microseconds_since(tile.arrived, end)};
 }
 
 void HomeGroups::fail(Group* group, const Error& error) {
   for (size_t i = 0; i < group->parts.size(); ++i) {
     Group::Part& part = group->parts[i];
-    if (part.asked) exchange_.links()[group->prepared.parts[i].rank].cancel(part.ticket);
+    if (part.asked) exchange_.links()[group->dispatched.parts[i].rank].cancel(part.ticket);
     part.asked = false;
   }
   const Instant end = now();
@@ -283,7 +299,7 @@ void HomeGroups::fail(Group* group, const Error& error) {
 void HomeGroups::release(Group* group) {
   for (WaitingTile& tile : group->tiles) done_(tile);
   group->tiles.clear();
-  free_.push_back(group);
+  (group->prepared ? free_prepared_ : free_).push_back(group);
 }
 
 void HomeGroups::fail_all(const Error& error) {

@@ -4,13 +4,13 @@
 
 namespace tandem {
 
-Result<PreparedPrograms> PreparedPrograms::create(const SplitSettings& settings) {
+Result<PreparedPrograms> PreparedPrograms::create(const SplitSettings& settings, ExchangeLinks* exchange) {
   PreparedPrograms prepared;
   if (!settings.graph) return prepared;
   for (const uint32_t size : settings.capture_sizes) {
     PreparedProgram program;
     program.size = size;
-    TANDEM_ASSIGN(program.batch, TileBatch::create(settings, size));
+    TANDEM_ASSIGN(program.batch, TileBatch::create(settings, size, exchange));
     prepared.programs_.push_back(std::move(program));
   }
   return prepared;

@@ -1,7 +1,8 @@
 // PreparedPrograms: what an FFN rank keeps for graph mode: for each capture size that the handshake agreed
 // on, the buffers in which a group of that many rows is gathered and answered. Made at start, so that a
 // replay allocates and sizes nothing. A group replays on attention's word alone: every tile of it names a
-// prepared program. The compute thread's.
+// prepared program, those that came from other FFN ranks too. What a home rank prepares beside this is in
+// home_groups.h. The compute thread's.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ struct PreparedProgram {
 
 class PreparedPrograms {
  public:
-  static Result<PreparedPrograms> create(const SplitSettings& settings);
+  // `exchange`: as TileBatch::create.
+  static Result<PreparedPrograms> create(const SplitSettings& settings, ExchangeLinks* exchange = nullptr);
 
   // What runs a group of `rows` rows whose tiles name `words`. replay: the smallest program that holds the
   // rows, whatever smaller or larger one a tile names, because tiles of several clients share a group. miss:

@@ -22,6 +22,7 @@ struct PoolOptions {
   ExchangeKind exchange = ExchangeKind::automatic;
   uint32_t slots = 8;
   ExpertPlacement experts = {};
+  std::vector<uint32_t> capture_sizes = {};  // graph mode, unless empty
 };
 
 struct Pool {
@@ -41,6 +42,7 @@ struct Pool {
     worker.slots_per_channel = options.slots;
     worker.settings.connector = options.connector;
     worker.settings.num_ffn_ranks = options.ranks;
+    set_graph_mode(worker.settings);
     worker.ffn_addresses = addresses;
     worker.exchange = options.exchange;
     return worker;
@@ -54,6 +56,7 @@ struct Pool {
     RemoteFfnOptions remote = reference.remote_options("");
     remote.settings.connector = options.connector;
     remote.settings.num_ffn_ranks = options.ranks;
+    set_graph_mode(remote.settings);
     remote.addresses = addresses;
     remote.attention_rank = attention_rank;
     remote.slots_per_channel = options.slots;
@@ -73,6 +76,10 @@ struct Pool {
   std::vector<std::unique_ptr<FfnWorker>> workers;
 
  private:
+  void set_graph_mode(SplitSettings& settings) const {
+    settings.graph = !options.capture_sizes.empty();
+    settings.capture_sizes = options.capture_sizes;
+  }
   // Ranks must know each other's addresses before they listen.
   std::string known_address() {
     const std::string address = fresh_address(options.scheme);

@@ -21,6 +21,7 @@ Result<TileBatch> TileBatch::create(const SplitSettings& settings, uint32_t max_
   batch.ids_.resize(size_t{max_rows} * settings.top_k);
   batch.weights_.resize(batch.ids_.size());
   batch.shared_rows_.resize(max_rows);
+  if (exchange != nullptr) batch.whole_weights_.reserve(batch.ids_.size());
   batch.outputs_.reserve(max_rows);  // a tile has at least one row
   return batch;
 }

@@ -16,6 +16,14 @@ bool may_go(const WaitingTile& tile, bool homes) {
 
 }  // namespace
 
+TileQueue::TileQueue(const SchedulerPolicy& policy, size_t most_tiles) : policy_(policy) {
+  tiles_.reserve(most_tiles);
+  views_.reserve(most_tiles);
+  tile_of_.reserve(most_tiles);
+  picked_.reserve(most_tiles);
+  decode_index_.reserve(most_tiles);
+}
+
 bool TileQueue::push(WaitingTile& tile, uint32_t max_waiting) {
   {
     const std::lock_guard lock(mutex_);

@@ -22,7 +22,8 @@ struct WaitingTile {
 
 class TileQueue {
  public:
-  explicit TileQueue(const SchedulerPolicy& policy) : policy_(policy) {}
+  // `most_tiles`: that all clients can have here at once; no call allocates for so many.
+  explicit TileQueue(const SchedulerPolicy& policy, size_t most_tiles = 0);
 
   // False: the session has `max_waiting` tiles here already; the tile stays with the caller.
   bool push(WaitingTile& tile, uint32_t max_waiting);

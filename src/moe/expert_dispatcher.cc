@@ -68,6 +68,18 @@ void add_row(std::span<const std::byte* const> sources, uint32_t hidden, T* out)
 
 }  // namespace
 
+void Prepared::reserve(size_t max_parts, uint32_t max_rows, uint32_t top_k) {
+  parts.resize(max_parts);
+  for (DispatchPart& part : parts) {
+    part.rows.reserve(max_rows);
+    part.ids.reserve(size_t{max_rows} * top_k);
+    part.weights.reserve(size_t{max_rows} * top_k);
+    part.shared_rows.reserve(max_rows);
+  }
+  cursors.reserve(max_parts);
+  sources.reserve(max_parts);
+}
+
 Result<ExpertDispatcher> ExpertDispatcher::create(std::shared_ptr<const ExpertMap> map, uint32_t top_k) {
   ExpertDispatcher created;
   const ExpertMapShape& shape = map->shape();

@@ -47,6 +47,10 @@ struct Prepared {
   // Scratch of `add_partials`.
   std::vector<size_t> cursors;
   std::vector<const std::byte*> sources;
+
+  // Room for requests of at most `max_rows` rows that go to at most `max_parts` ranks: neither `prepare` nor
+  // `add_partials` allocates for them, the first one included.
+  void reserve(size_t max_parts, uint32_t max_rows, uint32_t top_k);
 };
 
 class ExpertDispatcher {
