@@ -1,7 +1,12 @@
 #include "model/attention_weight_check.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
+
+#include "kernels/compressed_args.h"
+#include "kernels/hyper_connection_args.h"
+#include "model/compressed_state.h"
 
 namespace tandem {
 namespace {
@@ -73,7 +78,99 @@ struct Checker {
     TANDEM_TRY(heads(name + "value_absorb", weights.value_absorb, a.num_heads, a.v_head_dim, a.kv_lora_rank));
     return matrix(name + "output", weights.output, config.hidden_size, a.num_heads * a.v_head_dim);
   }
+
+  Status compressed(const std::string& name, const ModelConfig& config, uint32_t ratio,
+                    const AttentionWeights& weights) const {
+    const AttentionConfig& a = config.attention;
+    const CompressedAttentionConfig& c = config.compressed;
+    const uint32_t width = a.num_heads * a.head_dim;
+    TANDEM_TRY(matrix(name + "q_a", weights.q_a, a.q_lora_rank, config.hidden_size));
+    TANDEM_TRY(vector(name + "q_a_norm", weights.q_a_norm, a.q_lora_rank));
+    TANDEM_TRY(matrix(name + "q_b", weights.q_b, width, a.q_lora_rank));
+    TANDEM_TRY(matrix(name + "kv_a", weights.kv_a, a.head_dim, config.hidden_size));
+    TANDEM_TRY(vector(name + "kv_a_norm", weights.kv_a_norm, a.head_dim));
+    TANDEM_TRY(vector(name + "sinks", weights.sinks, a.num_heads));
+    TANDEM_TRY(heads(name + "output_groups", weights.output_groups, c.num_output_groups, c.output_lora_rank,
+                     width / c.num_output_groups));
+    TANDEM_TRY(matrix(name + "output", weights.output, config.hidden_size,
+                      c.num_output_groups * c.output_lora_rank));
+    if (ratio == 0) return {};
+    TANDEM_TRY(matrix(name + "compressor", weights.compressor, pending_layout(config, ratio).width,
+                      config.hidden_size));
+    TANDEM_TRY(vector(name + "compressor_position_bias", weights.compressor_position_bias,
+                      ratio * compressor_width(ratio, a.head_dim)));
+    TANDEM_TRY(vector(name + "compressor_norm", weights.compressor_norm, a.head_dim));
+    if (!has_indexer(ratio)) return {};
+    TANDEM_TRY(vector(name + "index_position_bias", weights.index_position_bias,
+                      ratio * compressor_width(ratio, c.index_head_dim)));
+    TANDEM_TRY(vector(name + "index_norm", weights.index_norm, c.index_head_dim));
+    TANDEM_TRY(matrix(name + "index_query", weights.index_query, c.index_num_heads * c.index_head_dim,
+                      a.q_lora_rank));
+    return matrix(name + "index_head_weights", weights.index_head_weights, c.index_num_heads,
+                  config.hidden_size);
+  }
+
+  Status connection(const std::string& name, const ModelConfig& config, uint32_t mixes, uint32_t scales,
+                    const HyperConnectionWeights& weights) const {
+    const uint32_t streams = config.hyper_connections.num_streams;
+    if (streams == 1) return {};
+    TANDEM_TRY(vector(name + ".mix", weights.mix, mixes * streams * config.hidden_size));
+    TANDEM_TRY(vector(name + ".base", weights.base, mixes));
+    return vector(name + ".scale", weights.scale, scales);
+  }
+
+  Status layer(const std::string& name, const ModelConfig& config, uint32_t index,
+               const LayerWeights& weights) const {
+    const uint32_t streams = config.hyper_connections.num_streams, mixes = streams * (2 + streams);
+    TANDEM_TRY(connection(name + "attention_connection", config, mixes, 3, weights.attention_connection));
+    TANDEM_TRY(connection(name + "ffn_connection", config, mixes, 3, weights.ffn_connection));
+    switch (config.attention.kind) {
+      case AttentionKind::gqa:
+        return gqa(name, config, weights.attention);
+      case AttentionKind::mla:
+        return mla(name, config, weights.attention);
+      case AttentionKind::compressed:
+        return compressed(name, config, config.compressed.ratios[index], weights.attention);
+    }
+    return {};
+  }
 };
+
+// What the kernels take.
+Status check_compressed(const ModelConfig& config) {
+  const CompressedAttentionConfig& c = config.compressed;
+  const auto most = [](const std::string& name, uint32_t is, uint32_t bound) -> Status {
+    if (is <= bound) return {};
+    return make_error(ErrorCode::unsupported, name + " " + std::to_string(is) + ": at most " +
+                                                  std::to_string(bound) + " is implemented");
+  };
+  TANDEM_TRY(most("residual streams", config.hyper_connections.num_streams, kMostStreams));
+  TANDEM_TRY(most("head_dim", config.attention.head_dim, kMostEntryDim));
+  if (c.ratios.size() < config.num_layers) {
+    return differs("compression ratios", std::to_string(c.ratios.size()) + " values",
+                   std::to_string(config.num_layers));
+  }
+  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+    const uint32_t ratio = c.ratios[layer];
+    if (ratio != 0 && ratio != kSparseRatio && ratio != kHeavyRatio) {
+      return make_error(ErrorCode::unsupported, "compression ratio " + std::to_string(ratio) + " of layer " +
+                                                    std::to_string(layer) + ": 0, 4 and 128 are implemented");
+    }
+    if (ratio == 0) continue;
+    const uint32_t narrowest = has_indexer(ratio) ? std::min(c.index_head_dim, config.attention.head_dim)
+                                                  : config.attention.head_dim;
+    if (c.rope.dim == 0 || c.rope.dim > narrowest || c.rope.dim % 2 != 0) {
+      return make_error(ErrorCode::internal, "rope dim " + std::to_string(c.rope.dim) +
+                                                 " of layers with entries where a key has " +
+                                                 std::to_string(narrowest) + " values to rotate");
+    }
+    if (!has_indexer(ratio)) continue;
+    TANDEM_TRY(most("index heads", c.index_num_heads, kMostIndexHeads));
+    TANDEM_TRY(most("index head_dim", c.index_head_dim, kMostIndexDim));
+    TANDEM_TRY(most("index top_k", c.index_top_k, kMostIndexTopK));
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -95,21 +192,23 @@ Status check_attention_weights(const ModelConfig& config, const ModelWeights& we
   if (weights.layers.size() != config.num_layers) {
     return differs("layers", std::to_string(weights.layers.size()), std::to_string(config.num_layers));
   }
-  const uint32_t rotated = config.attention.kind == AttentionKind::gqa ? config.attention.head_dim
-                                                                       : config.attention.qk_rope_head_dim;
+  const uint32_t rotated = config.attention.kind == AttentionKind::mla ? config.attention.qk_rope_head_dim
+                                                                       : config.attention.head_dim;
   if (config.attention.rope.dim == 0 || config.attention.rope.dim > rotated ||
       config.attention.rope.dim % 2 != 0) {
     return make_error(ErrorCode::internal, "rope dim " + std::to_string(config.attention.rope.dim) +
                                                " where a head has " + std::to_string(rotated) +
                                                " values to rotate");
   }
+  if (config.attention.kind == AttentionKind::compressed) TANDEM_TRY(check_compressed(config));
+  TANDEM_TRY(check.connection("head_connection", config, config.hyper_connections.num_streams, 1,
+                              weights.head_connection));
   for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
     const std::string name = "layers." + std::to_string(layer) + ".";
     const AttentionWeights& attention = weights.layers[layer].attention;
     TANDEM_TRY(check.vector(name + "input_norm", attention.input_norm, config.hidden_size));
     TANDEM_TRY(check.vector(name + "post_attention_norm", attention.post_attention_norm, config.hidden_size));
-    TANDEM_TRY(config.attention.kind == AttentionKind::gqa ? check.gqa(name, config, attention)
-                                                           : check.mla(name, config, attention));
+    TANDEM_TRY(check.layer(name, config, layer, weights.layers[layer]));
     if (config.is_moe(layer)) continue;
     const MlpWeights& dense = weights.layers[layer].dense;
     TANDEM_TRY(check.matrix(name + "mlp.gate_up", dense.gate_up, 2 * config.dense_intermediate_size,

@@ -4,9 +4,11 @@
 #include <string>
 #include <utility>
 
+#include "model/step_compressed.h"
 #include "model/step_ffn.h"
 #include "model/step_gqa.h"
 #include "model/step_mla.h"
+#include "model/step_residual.h"
 #include "program/operations_attention.h"
 #include "program/operations_basic.h"
 
@@ -80,39 +82,32 @@ Status check_traits(const DecoderParts& parts, const FfnTraits& traits) {
 }
 
 template <class AttentionStep>
-void append_layers(ProgramBuilder& builder, const DecoderParts& parts, const StepTensors& tensors) {
+void append_layers(ProgramBuilder& builder, const DecoderParts& parts, const StepTensors& tensors,
+                   const ResidualStep& residual) {
   const ModelConfig& config = parts.config;
   const AttentionStep attention(builder, config, tensors);
-  const FfnStep ffn(builder, config, tensors, parts.local);
-  const auto append_norm = [&](std::string name, const std::vector<float>& weight) {
-    builder.append(rms_norm(std::move(name), {.in = tensors.residual,
-                                              .cols = config.hidden_size,
-                                              .weight = weight,
-                                              .epsilon = config.rms_norm_eps,
-                                              .out = tensors.normed}));
-  };
+  const FfnStep ffn(builder, config, tensors, residual, parts.local);
   for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
     const LayerWeights& weights = parts.weights.layers[layer];
     const std::string name = "layers." + std::to_string(layer) + ".";
-    append_norm(name + "input_norm", weights.attention.input_norm);
-    attention.append(builder, layer, weights.attention, parts.caches.view(/*group=*/0, layer));
-    builder.append(residual_add(name + "attention.residual", {.residual = tensors.residual,
-                                                              .first = tensors.branch,
-                                                              .second = {},
-                                                              .multiplier = config.residual_multiplier}));
-    append_norm(name + "post_attention_norm", weights.attention.post_attention_norm);
+    residual.append_enter(builder, name + "input_norm", weights.attention_connection,
+                          weights.attention.input_norm);
+    attention.append(builder, layer, weights.attention, parts.caches);
+    residual.append_leave(builder, name + "attention.residual", tensors.branch);
+    residual.append_enter(builder, name + "post_attention_norm", weights.ffn_connection,
+                          weights.attention.post_attention_norm);
     ffn.append(builder, layer, weights);
   }
 }
 
 // Final norm and head, of the rows whose logits are wanted only: the head is a large part of a small model.
-Tensor append_head(ProgramBuilder& builder, const DecoderParts& parts, const StepTensors& tensors) {
+Tensor append_head(ProgramBuilder& builder, const DecoderParts& parts, const StepTensors& tensors,
+                   const ResidualStep& residual) {
   const ModelConfig& config = parts.config;
-  const Tensor chosen = builder.tensor("head.rows", DType::f32, config.hidden_size, TensorRows::logits);
+  const Tensor chosen = residual.append_head(builder, parts.weights.head_connection);
   const Tensor normed =
       builder.tensor("head.normed", tensors.compute_dtype, config.hidden_size, TensorRows::logits);
   const Tensor logits = builder.tensor("head.logits", DType::f32, config.vocab_size, TensorRows::logits);
-  builder.append(gather_logit_rows("head.gather", tensors.residual, chosen));
   builder.append(rms_norm("head.norm", {.in = chosen,
                                         .cols = config.hidden_size,
                                         .weight = parts.weights.final_norm,
@@ -138,7 +133,8 @@ Result<std::shared_ptr<const Program>> build_decoder_program(const DecoderParts&
 
   StepTensors tensors;
   tensors.compute_dtype = weights.compute_dtype;
-  tensors.residual = builder.tensor("residual", DType::f32, config.hidden_size);
+  const uint32_t streams = config.hyper_connections.num_streams;
+  tensors.residual = builder.tensor("residual", DType::f32, streams * config.hidden_size);
   tensors.normed = builder.tensor("normed", weights.compute_dtype, config.hidden_size);
   tensors.rope = builder.tensor("rope", DType::f32, rope.dim);
   tensors.branch = builder.tensor("branch", DType::f32, config.hidden_size);
@@ -149,14 +145,22 @@ Result<std::shared_ptr<const Program>> build_decoder_program(const DecoderParts&
                               .table = wide ? static_cast<const void*>(weights.embedding_f32.data())
                                             : static_cast<const void*>(weights.embedding_bf16.data()),
                               .multiplier = config.embedding_multiplier,
+                              .copies = streams,
                               .out = tensors.residual}));
   builder.append(rope_table("rope_table", rope.inverse_frequencies(), rope.cos_sin_factor(), tensors.rope));
-  if (config.attention.kind == AttentionKind::gqa) {
-    append_layers<GqaStep>(builder, parts, tensors);
-  } else {
-    append_layers<MlaStep>(builder, parts, tensors);
+  const ResidualStep residual(builder, config, tensors);
+  switch (config.attention.kind) {
+    case AttentionKind::gqa:
+      append_layers<GqaStep>(builder, parts, tensors, residual);
+      break;
+    case AttentionKind::mla:
+      append_layers<MlaStep>(builder, parts, tensors, residual);
+      break;
+    case AttentionKind::compressed:
+      append_layers<CompressedStep>(builder, parts, tensors, residual);
+      break;
   }
-  const Tensor logits = append_head(builder, parts, tensors);
+  const Tensor logits = append_head(builder, parts, tensors, residual);
   return builder.finish(logits);
 }
 

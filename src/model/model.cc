@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "model/attention_weight_check.h"
+#include "model/compressed_state.h"
 #include "model/decoder_program.h"
 
 namespace tandem {
@@ -34,6 +35,9 @@ PagedKvLayout kv_layout(const ModelConfig& config, DType cache_dtype) {
   if (attention.kind == AttentionKind::gqa) {
     layout.num_kv_heads = attention.num_kv_heads;
     layout.head_dim = attention.head_dim;
+  } else if (attention.kind == AttentionKind::compressed) {
+    layout.num_kv_heads = 0;
+    layout.head_dim = attention.head_dim;
   } else {
     layout.num_kv_heads = 0;
     layout.head_dim = attention.kv_lora_rank + attention.qk_rope_head_dim;
@@ -42,6 +46,7 @@ PagedKvLayout kv_layout(const ModelConfig& config, DType cache_dtype) {
 }
 
 std::vector<StateGroupSpec> state_groups(const ModelConfig& config, DType cache_dtype) {
+  if (config.attention.kind == AttentionKind::compressed) return compressed_state_groups(config, cache_dtype);
   const PagedKvLayout layout = kv_layout(config, cache_dtype);
   StateGroupSpec spec;
   spec.layers.resize(config.num_layers);

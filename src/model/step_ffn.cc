@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <string>
 
-#include "program/operations_basic.h"
 #include "program/operations_ffn.h"
 
 namespace tandem {
 
 FfnStep::FfnStep(ProgramBuilder& builder, const ModelConfig& config, const StepTensors& tensors,
-                 MoeBlock* local)
-    : config_(config), tensors_(tensors), local_(local) {
+                 const ResidualStep& residual, MoeBlock* local)
+    : config_(config), tensors_(tensors), residual_(residual), local_(local) {
   const FfnTraits& traits = builder.ffn_traits();
   const auto has = [&](FfnKind kind) {
     return std::ranges::find(config.layer_ffn, kind) != config.layer_ffn.end();
@@ -45,16 +44,13 @@ void FfnStep::append(ProgramBuilder& builder, uint32_t layer, const LayerWeights
 void FfnStep::append_dense(ProgramBuilder& builder, uint32_t layer, const MlpWeights& weights) const {
   const std::string name = "layers." + std::to_string(layer) + ".mlp";
   for (OperationPtr& operation : dense_mlp(name, {.weights = &weights,
-                                                  .identity_rows = builder.identity_rows(),
-                                                  .in = tensors_.normed,
-                                                  .intermediate = intermediate_,
-                                                  .out = tensors_.branch})) {
+                                                 .identity_rows = builder.identity_rows(),
+                                                 .in = tensors_.normed,
+                                                 .intermediate = intermediate_,
+                                                 .out = tensors_.branch})) {
     builder.append(std::move(operation));
   }
-  builder.append(residual_add(name + ".residual", {.residual = tensors_.residual,
-                                                   .first = tensors_.branch,
-                                                   .second = {},
-                                                   .multiplier = config_.residual_multiplier}));
+  residual_.append_leave(builder, name + ".residual", tensors_.branch);
 }
 
 void FfnStep::append_moe(ProgramBuilder& builder, uint32_t layer) const {
@@ -80,10 +76,7 @@ void FfnStep::append_moe(ProgramBuilder& builder, uint32_t layer) const {
   if (!shared_.empty())
     builder.append(shared_experts(name + "shared", *local_, index, tensors_.normed, shared_));
   builder.append(collect(name + "collect"));
-  builder.append(residual_add(name + "residual", {.residual = tensors_.residual,
-                                                  .first = reply_,
-                                                  .second = shared_,
-                                                  .multiplier = config_.residual_multiplier}));
+  residual_.append_leave(builder, name + "residual", reply_, shared_);
 }
 
 }  // namespace tandem

@@ -6,6 +6,7 @@
 
 #include "model/model_config.h"
 #include "model/model_weights.h"
+#include "model/step_residual.h"
 #include "model/step_tensors.h"
 #include "moe/moe_block.h"
 #include "program/program.h"
@@ -15,9 +16,10 @@ namespace tandem {
 class FfnStep {
  public:
   // Plans the buffers, which all layers share. `local`: the parts of MoE layers that attention runs; may be
-  // null when the traits leave it none. It outlives the program.
-  FfnStep(ProgramBuilder& builder, const ModelConfig& config, const StepTensors& tensors, MoeBlock* local);
-  // Appends the operations from `normed` to the residual stream, the addition included.
+  // null when the traits leave it none. It outlives the program; `residual` outlives the step.
+  FfnStep(ProgramBuilder& builder, const ModelConfig& config, const StepTensors& tensors,
+          const ResidualStep& residual, MoeBlock* local);
+  // Appends the operations from `normed` to the residual, the way into it included.
   void append(ProgramBuilder& builder, uint32_t layer, const LayerWeights& weights) const;
 
  private:
@@ -26,6 +28,7 @@ class FfnStep {
 
   const ModelConfig& config_;
   StepTensors tensors_;
+  const ResidualStep& residual_;
   MoeBlock* local_;
   Tensor intermediate_;  // compute dtype [rows, dense_intermediate_size]; none without dense layers
   Tensor quantized_;     // activation dtype [rows, hidden]; when activations travel quantised

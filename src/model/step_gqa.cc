@@ -20,7 +20,8 @@ GqaStep::GqaStep(ProgramBuilder& builder, const ModelConfig& config, const StepT
 }
 
 void GqaStep::append(ProgramBuilder& builder, uint32_t layer, const AttentionWeights& weights,
-                     const KvCacheView& cache) const {
+                     const StateCaches& caches) const {
+  const KvCacheView cache = caches.view(/*group=*/0, layer);
   const AttentionConfig& attention = config_.attention;
   const uint32_t head_dim = attention.head_dim;
   const uint32_t query_width = attention.num_heads * head_dim;

@@ -8,6 +8,7 @@
 #include "model/model_weights.h"
 #include "model/step_tensors.h"
 #include "program/program.h"
+#include "program/state_caches.h"
 
 namespace tandem {
 
@@ -17,7 +18,7 @@ class GqaStep {
   GqaStep(ProgramBuilder& builder, const ModelConfig& config, const StepTensors& tensors);
   // Appends the operations from `normed` to `branch`.
   void append(ProgramBuilder& builder, uint32_t layer, const AttentionWeights& weights,
-              const KvCacheView& cache) const;
+              const StateCaches& caches) const;
 
  private:
   const ModelConfig& config_;

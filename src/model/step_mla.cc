@@ -35,7 +35,8 @@ MlaStep::MlaStep(ProgramBuilder& builder, const ModelConfig& config, const StepT
 }
 
 void MlaStep::append(ProgramBuilder& builder, uint32_t layer, const AttentionWeights& weights,
-                     const KvCacheView& cache) const {
+                     const StateCaches& caches) const {
+  const KvCacheView cache = caches.view(/*group=*/0, layer);
   const AttentionConfig& attention = config_.attention;
   const uint32_t nope = attention.qk_nope_head_dim;
   const uint32_t head_width = nope + attention.qk_rope_head_dim;

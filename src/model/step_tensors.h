@@ -8,7 +8,7 @@ namespace tandem {
 
 struct StepTensors {
   DType compute_dtype = DType::bf16;
-  Tensor residual;  // float32 [rows, hidden]
+  Tensor residual;  // float32 [rows, hidden]; with hyper-connections [rows, streams * hidden]
   Tensor normed;    // compute dtype [rows, hidden]: the normed row, rounded once; attention, router, shared
                     // experts and the wire all start from it
   Tensor rope;      // float32 [rows, rope_dim]: cosines and sines of the rows' positions

@@ -7,15 +7,16 @@
 namespace tandem {
 
 OperationPtr rope_table(std::string name, std::vector<double> inverse_frequencies, double factor,
-                        const Tensor& out) {
+                        const Tensor& out, uint32_t granule) {
   assert(out.cols == 2 * inverse_frequencies.size() && out.dtype == DType::f32);
   return make_compute(
       std::move(name),
-      [frequencies = std::move(inverse_frequencies), factor, out](StepContext& step) -> Status {
+      [frequencies = std::move(inverse_frequencies), factor, out, granule](StepContext& step) -> Status {
         const size_t pairs = frequencies.size();
         step.kernels.pool().run(step.rows(), [&](size_t row, int) {
           float* table = step.data<float>(out) + row * out.cols;
-          const double position = step.batch.rows[row].position;
+          const uint32_t at = step.batch.rows[row].position;
+          const double position = at - at % granule;
           for (size_t i = 0; i < pairs; ++i) {
             const double angle = position * frequencies[i];
             table[i] = static_cast<float>(std::cos(angle) * factor);
@@ -38,6 +39,7 @@ OperationPtr rope(std::string name, const RopeSpec& spec) {
     args.heads = spec.heads;
     args.rope_dim = spec.table.cols;
     args.layout = spec.layout;
+    args.inverse = spec.inverse;
     step.kernels.run(step.kernels.table().rope, args);
     return {};
   });

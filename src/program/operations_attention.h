@@ -15,9 +15,9 @@ namespace tandem {
 
 // cos and sin of position * inverse_frequencies[i], times `factor`, computed in float64 and rounded to
 // float32; once a step, shared by all layers. out: float32 [rows, rope_dim], rope_dim / 2 cosines, then as
-// many sines.
+// many sines. Positions are rounded down to a multiple of `granule`.
 OperationPtr rope_table(std::string name, std::vector<double> inverse_frequencies, double factor,
-                        const Tensor& out);
+                        const Tensor& out, uint32_t granule = 1);
 
 struct RopeSpec {
   Tensor x;             // float32, rotated in place
@@ -26,6 +26,7 @@ struct RopeSpec {
   uint32_t head_stride = 0;  // elements
   Tensor table;              // of rope_table; its columns are the rotated values of a head
   RopeLayout layout = RopeLayout::half_split;
+  bool inverse = false;  // back by the same angles
 };
 OperationPtr rope(std::string name, const RopeSpec& spec);
 

@@ -11,9 +11,9 @@ namespace tandem {
 OperationPtr embedding(std::string name, const EmbeddingSpec& spec) {
   assert(spec.dtype == DType::bf16 || spec.dtype == DType::f32);
   return make_compute(std::move(name), [spec](StepContext& step) -> Status {
-    const size_t hidden = spec.out.cols;
+    const size_t hidden = spec.out.cols / spec.copies;
     step.kernels.pool().run(step.rows(), [&](size_t row, int) {
-      float* out = step.data<float>(spec.out) + row * hidden;
+      float* out = step.data<float>(spec.out) + row * spec.out.cols;
       const size_t token = static_cast<size_t>(step.batch.token_ids[row]);
       if (spec.dtype == DType::bf16) {
         const bf16* in = static_cast<const bf16*>(spec.table) + token * hidden;
@@ -22,13 +22,15 @@ OperationPtr embedding(std::string name, const EmbeddingSpec& spec) {
         const float* in = static_cast<const float*>(spec.table) + token * hidden;
         for (size_t i = 0; i < hidden; ++i) out[i] = in[i] * spec.multiplier;
       }
+      for (uint32_t copy = 1; copy < spec.copies; ++copy)
+        std::memcpy(out + copy * hidden, out, hidden * sizeof(float));
     });
     return {};
   });
 }
 
 OperationPtr rms_norm(std::string name, const RmsNormSpec& spec) {
-  assert(spec.weight.size() == spec.cols && spec.in.dtype == DType::f32);
+  assert((spec.weight.empty() || spec.weight.size() == spec.cols) && spec.in.dtype == DType::f32);
   return make_compute(std::move(name), [spec](StepContext& step) -> Status {
     RmsNormArgs args;
     args.in = step.data<float>(spec.in, spec.in_column);
@@ -36,7 +38,7 @@ OperationPtr rms_norm(std::string name, const RmsNormSpec& spec) {
     args.in_inner_stride = spec.cols;
     args.out = step.out(spec.out, spec.out_column);
     args.out_inner_stride = spec.cols;
-    args.weight = spec.weight.data();
+    args.weight = spec.weight.empty() ? nullptr : spec.weight.data();
     args.outer = step.rows(spec.in);
     args.inner = spec.heads;
     args.cols = spec.cols;

@@ -18,7 +18,8 @@ struct EmbeddingSpec {
   DType dtype = DType::bf16;    // of the table: bf16 or f32
   const void* table = nullptr;  // [vocab, hidden]
   float multiplier = 1.0f;
-  Tensor out;  // float32 [rows, hidden]
+  uint32_t copies = 1;  // of the row, side by side: the streams of a residual
+  Tensor out;           // float32 [rows, copies * hidden]
 };
 // out[r] = table[token_ids[r]] * multiplier.
 OperationPtr embedding(std::string name, const EmbeddingSpec& spec);
@@ -28,9 +29,9 @@ struct RmsNormSpec {
   uint32_t in_column = 0;
   uint32_t heads = 1;  // norms a row: head h covers columns [in_column + h * cols, ...)
   uint32_t cols = 0;
-  std::span<const float> weight;  // [cols]
+  std::span<const float> weight;  // [cols]; empty: 1
   float epsilon = 1e-6f;
-  Tensor out;  // any dtype: rounded once; heads `cols` apart
+  Tensor out;  // any dtype: rounded once; heads `cols` apart. May be `in`
   uint32_t out_column = 0;
 };
 OperationPtr rms_norm(std::string name, const RmsNormSpec& spec);
