@@ -105,18 +105,21 @@ void AttentionWorker::Impl::check_peer() {
   health_now = std::move(health);
 }
 
-void AttentionWorker::Impl::sample(Sequence& sequence, std::span<const float> logits) {
+void AttentionWorker::Impl::ban_ends(const SamplingParams& sampling, uint32_t index) {
+  never.clear();
+  if (index >= sampling.min_tokens) return;
+  never.insert(never.end(), options.eos_token_ids.begin(), options.eos_token_ids.end());
+  never.insert(never.end(), sampling.stop_token_ids.begin(), sampling.stop_token_ids.end());
+}
+
+int32_t AttentionWorker::Impl::sample(Sequence& sequence, std::span<const float> logits) {
   const SamplingParams& sampling = sequence.request.sampling;
   if (sequence.request.hash_logits) sequence.logits_hash = hash_logits(sequence.logits_hash, logits);
-  never.clear();
-  if (sequence.generated() < sampling.min_tokens) {
-    never.insert(never.end(), options.eos_token_ids.begin(), options.eos_token_ids.end());
-    never.insert(never.end(), sampling.stop_token_ids.begin(), sampling.stop_token_ids.end());
-  }
+  ban_ends(sampling, sequence.generated());
   auto event = sampler.sample(logits, sampling, sequence.seed, sequence.history, never, sequence.generated());
   if (!event) {
     finish(sequence, FinishReason::error, event.error());
-    return;
+    return -1;
   }
   const int32_t token = event->token;
   sequence.tokens.push_back(token);
@@ -134,13 +137,17 @@ void AttentionWorker::Impl::sample(Sequence& sequence, std::span<const float> lo
   } else if (now() >= sequence.request.deadline) {
     finish(sequence, FinishReason::error,
            {ErrorCode::deadline_exceeded, "the request's deadline has passed"});
+  } else {
+    return token;
   }
+  return -1;
 }
 
 void AttentionWorker::Impl::end_all(const Error& error, FinishReason reason) {
   for (StepStream& stream : streams) {
     drop(stream);
     for (StepLane& lane : stream.lanes) lane.parts.clear();
+    stream.drafted_for.clear();
   }
   std::vector<Sequence*> all;
   scheduler.for_each([&](Sequence& sequence) { all.push_back(&sequence); });
@@ -176,6 +183,7 @@ void AttentionWorker::Impl::publish_stats() {
   stats.kv_blocks_used = pool.num_blocks() - pool.free_blocks();
   stats.preempted = scheduler.num_preempted();
   stats.decode_lanes = num_decode_lanes;
+  stats.speculation.tokens = drafts.tokens();
 }
 
 void AttentionWorker::Impl::sleep() {

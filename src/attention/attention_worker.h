@@ -11,6 +11,7 @@
 #include "attention/block_pool.h"
 #include "attention/engine.h"
 #include "attention/scheduler.h"
+#include "attention/speculation.h"
 #include "moe/moe_block.h"
 #include "program/executor.h"
 
@@ -31,6 +32,8 @@ struct LaneOptions {
 struct AttentionWorkerOptions {
   SchedulerLimits scheduler;
   LaneOptions lanes;
+  SpeculationOptions speculation;      // num_tokens 0 without a drafter
+  Drafter* drafter = nullptr;          // in place of draft programs; outlives the worker
   uint32_t max_context_tokens = 4096;  // prompt + generated
   uint32_t max_queue = 1024;           // requests that wait; one more is refused
   uint32_t vocab_size = 0;             // ids that a prompt may hold
@@ -41,10 +44,11 @@ struct AttentionWorkerOptions {
       nullptr;  // whose routing stats() counts; outlives the worker. Null: the gate is elsewhere
 };
 
-// Rows that one lane needs room for: its share of max_num_seqs and of max_num_batched_tokens; all of them
-// where the number of lanes may change.
+// Rows that one lane needs room for: its share of max_num_seqs, each with its drafts, and of
+// max_num_batched_tokens; all of them where the number of lanes may change.
 struct LaneRows {
   uint32_t decode = 0, prefill = 0;
+  uint32_t sequences = 0;  // of a decode step
 };
 LaneRows rows_of_lanes(const AttentionWorkerOptions& options);
 
@@ -61,6 +65,13 @@ struct AttentionPrograms {
   // Ascending by capacity. A decode step replays the smallest one that holds its rows; a step with more rows
   // than any runs `decode`. None: eager.
   std::vector<Captured> captured;
+
+  // The drafter's, for the same rows: it follows each step with the rows that were kept, on lanes of its own.
+  // Logits of one row a sequence. Null: there is none.
+  struct Drafts {
+    std::shared_ptr<const Program> decode, prefill;
+    std::vector<Captured> captured;
+  } drafts;
 };
 
 class AttentionWorker final : public Engine {

@@ -16,24 +16,42 @@
 
 namespace tandem {
 
-// One lane with the rows that it computes now.
+// What a kind of lane runs: [0] eager, then captured programs.
+struct LanePrograms {
+  std::vector<uint32_t> capacities;
+  std::vector<uint32_t> words;  // what names the program to FFN; [0] is 0
+  // The program for a step of `rows` rows; 0: eager.
+  size_t choose(uint32_t rows) const;
+};
+
+// One lane with the rows that it computes now, and the drafter's lane that follows it.
 struct StepLane {
   std::unique_ptr<Lane> lane;
   StepBuilder builder{0};
   std::vector<StepPart> parts;
   bool running = false;
   size_t program = 0;  // of the stream's, that runs now
+
+  std::unique_ptr<Lane> draft_lane;  // null without draft programs
+  StepBuilder draft_builder{0};
+  std::vector<StepBuilder::DraftPart> draft_parts;
+  std::vector<float> draft_hidden;  // [draft_parts, hidden]: what the next round reads
+  size_t draft_program = 0;
 };
 
 // The lanes that run one step together: a decode stream has one lane, the prefill stream one, or several that
-// share the rows of a step by token. The step ends when all of them have.
+// share the rows of a step by token. The step ends when all of them have. Then the drafter's lanes run a
+// round over the rows that were kept, and one more for each further draft.
 struct StepStream {
   RowClass row_class = RowClass::decode;
   std::vector<StepLane> lanes;
-  std::vector<uint32_t> capacities;  // of the lanes' programs: [0] is what runs eager, then captured ones
-  std::vector<uint32_t> words;       // what names the program to FFN; [0] is 0
+  LanePrograms programs, draft_programs;
   uint32_t num_layers = 0;
+  uint32_t max_sequences = 0;          // of a decode step
+  bool is_drafting = false;            // the drafter's lanes run
+  std::vector<Sequence*> drafted_for;  // in_step until the drafter is done
   bool busy() const {
+    if (is_drafting) return true;
     for (const StepLane& lane : lanes) {
       if (!lane.parts.empty()) return true;
     }
@@ -54,13 +72,14 @@ struct AttentionWorker::Impl {
         pool(std::move(block_pool)),
         port(&ffn_port),
         executor(kernels, ffn_port),
-        scheduler(worker_options.scheduler, pool) {}
+        scheduler(worker_options.scheduler, pool),
+        drafts(worker_options.speculation, worker_options.drafter == nullptr) {}
   ~Impl();
 
   Status create_streams(const AttentionPrograms& programs);
   // Runs each captured program of each decode lane once. Before the thread begins.
   Status warm_up();
-  Status run_profile_step(StepStream& stream, size_t program);
+  Status run_profile_step(Lane& lane, const LanePrograms& programs, size_t program);
   void wake() const;
 
   // ---- worker thread: attention_worker.cc ----
@@ -69,7 +88,10 @@ struct AttentionWorker::Impl {
   void take_inbox();
   uint64_t random_seed() { return (uint64_t{entropy()} << 32) | entropy(); }
   void check_peer();
-  void sample(Sequence& sequence, std::span<const float> logits);
+  // Samples and delivers the next token. Below 0: the sequence has ended and is gone.
+  int32_t sample(Sequence& sequence, std::span<const float> logits);
+  // Tokens that must not be chosen as number `index` of the answer, in `never`.
+  void ban_ends(const SamplingParams& sampling, uint32_t index);
   // Ends every request. Steps in work are cancelled first: nobody writes into blocks that are given back.
   void end_all(const Error& error, FinishReason reason);
   void finish(Sequence& sequence, FinishReason reason, const Error& error);
@@ -88,12 +110,26 @@ struct AttentionWorker::Impl {
   void finish_step(StepStream& stream);
   void fail_step(StepStream& stream, const Error& error);
   void drop(StepStream& stream);
-  // The program for a decode step of `rows` rows; 0: eager.
-  static size_t choose_program(const StepStream& stream, uint32_t rows);
   void count_execution(const StepStream& stream, const StepLane& lane, ExecutionStats& counts);
   void count_step(const StepStream& stream, const StepLane& lane);
   void choose_decode_lanes();
   StepStream& stream_of(const Lane& lane);
+
+  // ---- worker thread: attention_worker_drafts.cc ----
+
+  // Samples the rows of a part and rolls back what was not accepted: `part.rows` are then those that were
+  // kept. False: the sequence has ended and is gone.
+  bool verify(StepPart& part, const Lane& lane, uint32_t first_logit_row);
+  // Drafts that may follow the sequence's last token.
+  uint32_t most_drafts(const Sequence& sequence) const;
+  // Lays out what to draft behind a step. False: nothing; the stream is free.
+  bool begin_drafts(StepStream& stream);
+  // False: no lane has anything to do.
+  bool start_draft_round(StepStream& stream);
+  void finish_draft_round(StepStream& stream);
+  void propose(Sequence& sequence, std::span<const float> logits);
+  // The sequences are free for the next plan; those that were cancelled meanwhile end.
+  void release_drafted(StepStream& stream);
 
   AttentionWorkerOptions options;
   EngineLimits limits;
@@ -101,7 +137,8 @@ struct AttentionWorker::Impl {
   FfnPort* port = nullptr;
   Executor executor;
   Scheduler scheduler;
-  std::vector<StepStream> streams;   // decode streams, then the prefill stream. Lane ids: in this order
+  std::vector<StepStream> streams;   // decode streams, then the prefill stream. Lane ids: in this order,
+                                     // each drafter's behind its lane's
   std::vector<size_t> lane_streams;  // [lane id]: index in streams
   uint32_t num_decode_lanes = 1;     // in use: decode streams beyond start nothing
   uint64_t sweep = 0;
@@ -114,6 +151,8 @@ struct AttentionWorker::Impl {
   Duration loop_host{};  // of the loop around the lanes, since the last decode step was counted
   Sampler sampler;
   std::vector<int32_t> never;
+  DraftPolicy drafts;
+  std::vector<const Sequence*> gone;  // by the step that is being finished
   StepId next_step = 1;
 
   // Shared with callers.

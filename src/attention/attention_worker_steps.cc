@@ -17,16 +17,24 @@ constexpr uint32_t kStepsBetweenChoices = 64;
 // A warm-up step looks again this often although nothing woke it: it costs nothing at a start.
 constexpr int kProfilePollMilliseconds = 20;
 
+uint32_t rows_of(std::span<const StepPart> parts) {
+  uint32_t rows = 0;
+  for (const StepPart& part : parts) rows += part.rows;
+  return rows;
+}
+
 }  // namespace
 
 LaneRows rows_of_lanes(const AttentionWorkerOptions& options) {
   const LaneOptions& lanes = options.lanes;
   const SchedulerLimits& limits = options.scheduler;
-  if (lanes.automatic) return {limits.max_num_seqs, limits.max_num_batched_tokens};
+  const uint32_t rows_each = 1 + options.speculation.num_tokens;
+  if (lanes.automatic)
+    return {limits.max_num_seqs * rows_each, limits.max_num_batched_tokens, limits.max_num_seqs};
   const uint32_t prefill_lanes = lanes.split == LaneSplit::by_token ? lanes.micro_batches : 1;
   const auto share = [](uint32_t rows, uint32_t count) { return (rows + count - 1) / count; };
-  return {share(limits.max_num_seqs, lanes.micro_batches),
-          share(limits.max_num_batched_tokens, prefill_lanes)};
+  const uint32_t sequences = share(limits.max_num_seqs, lanes.micro_batches);
+  return {sequences * rows_each, share(limits.max_num_batched_tokens, prefill_lanes), sequences};
 }
 
 Status AttentionWorker::Impl::create_streams(const AttentionPrograms& programs) {
@@ -36,36 +44,77 @@ Status AttentionWorker::Impl::create_streams(const AttentionPrograms& programs) 
     return make_error(ErrorCode::internal, std::to_string(lanes.micro_batches) + " decode lanes: 1 to " +
                                                std::to_string(kMaxMicroBatches));
   }
-  const auto [decode_rows, prefill_rows] = rows_of_lanes(options);
+  const SpeculationOptions& speculation = options.speculation;
+  if (speculation.num_tokens > kMaxDraftTokens) {
+    return make_error(ErrorCode::internal, std::to_string(speculation.num_tokens) + " drafts: at most " +
+                                               std::to_string(kMaxDraftTokens));
+  }
+  if ((speculation.num_tokens > 0) != (options.drafter != nullptr || programs.drafts.decode != nullptr)) {
+    return make_error(ErrorCode::internal, std::to_string(speculation.num_tokens) + " drafts and " +
+                                               (speculation.num_tokens > 0 ? "no" : "a") + " drafter");
+  }
+  const auto [decode_rows, prefill_rows, decode_sequences] = rows_of_lanes(options);
   if (programs.decode->shape().capacity < decode_rows || programs.prefill->shape().capacity < prefill_rows) {
     return make_error(ErrorCode::internal, "the programs are smaller than the scheduler's limits");
   }
+  if (programs.drafts.decode) {
+    const auto exports = [](const std::shared_ptr<const Program>& program) {
+      return !program->hidden().empty();
+    };
+    if (!exports(programs.decode) || !exports(programs.prefill) || !exports(programs.drafts.decode)) {
+      return make_error(ErrorCode::internal, "a drafter beside programs that export no hidden rows");
+    }
+    if (programs.drafts.decode->shape().capacity < decode_rows ||
+        programs.drafts.decode->shape().logits_capacity < decode_sequences ||
+        programs.drafts.prefill->shape().capacity < prefill_rows) {
+      return make_error(ErrorCode::internal, "the drafter's programs are smaller than the model's");
+    }
+  }
   LaneId next_lane = 0;
+  const auto list = [](const std::shared_ptr<const Program>& eager,
+                       std::span<const AttentionPrograms::Captured> captured, uint32_t rows,
+                       LanePrograms& lane) {
+    std::vector<std::shared_ptr<const Program>> all = {eager};
+    lane.capacities.push_back(rows);
+    lane.words.push_back(0);
+    for (const AttentionPrograms::Captured& each : captured) {
+      all.push_back(each.program);
+      lane.capacities.push_back(each.program->shape().capacity);
+      lane.words.push_back(each.size);
+    }
+    return all;
+  };
   const auto add = [&](RowClass row_class, uint32_t num_lanes, uint32_t rows) -> Status {
     StepStream stream;
     stream.row_class = row_class;
-    std::vector<std::shared_ptr<const Program>> lane_programs = {
-        row_class == RowClass::decode ? programs.decode : programs.prefill};
-    stream.capacities.push_back(rows);
-    stream.words.push_back(0);
+    const bool decode = row_class == RowClass::decode;
+    const std::span<const AttentionPrograms::Captured> none;
+    const auto lane_programs = list(decode ? programs.decode : programs.prefill,
+                                    decode ? std::span(programs.captured) : none, rows, stream.programs);
+    stream.max_sequences = decode_sequences;
     stream.num_layers = static_cast<uint32_t>(std::ranges::count_if(
         lane_programs[0]->operations(),
         [](const OperationPtr& operation) { return operation->kind() == OperationKind::attend; }));
-    if (row_class == RowClass::decode) {
-      for (const AttentionPrograms::Captured& captured : programs.captured) {
-        lane_programs.push_back(captured.program);
-        stream.capacities.push_back(captured.program->shape().capacity);
-        stream.words.push_back(captured.size);
-      }
+    std::vector<std::shared_ptr<const Program>> draft_programs;
+    if (programs.drafts.decode) {
+      draft_programs = list(decode ? programs.drafts.decode : programs.drafts.prefill,
+                            decode ? std::span(programs.drafts.captured) : none, rows, stream.draft_programs);
     }
     for (uint32_t i = 0; i < num_lanes; ++i) {
       StepLane lane;
       TANDEM_ASSIGN(lane.lane, executor.create_lane(lane_programs, next_lane++));
       lane.builder = StepBuilder(rows);
       lane.parts.reserve(rows);
-      stream.lanes.push_back(std::move(lane));
       lane_streams.push_back(streams.size());
+      if (!draft_programs.empty()) {
+        TANDEM_ASSIGN(lane.draft_lane, executor.create_lane(draft_programs, next_lane++));
+        lane.draft_builder = StepBuilder(rows);
+        lane.draft_parts.reserve(rows);
+        lane_streams.push_back(streams.size());
+      }
+      stream.lanes.push_back(std::move(lane));
     }
+    stream.drafted_for.reserve(options.scheduler.max_num_seqs);
     streams.push_back(std::move(stream));
     return {};
   };
@@ -78,27 +127,29 @@ Status AttentionWorker::Impl::create_streams(const AttentionPrograms& programs) 
 }
 
 Status AttentionWorker::Impl::warm_up() {
-  for (StepStream& stream : streams) {
-    for (size_t program = 1; program < stream.words.size(); ++program) {
-      const Status ran = run_profile_step(stream, program);
-      if (ran) {
-        ++stats.execution.graph_warmups;
-      } else if (peer_is_lost(ran.error())) {
-        log_warning("warm-up of captured programs: " + ran.error().message);
-        return {};
-      } else {
-        return ran;
-      }
+  const auto run_all = [this](Lane* lane, const LanePrograms& programs) -> Status {
+    for (size_t program = 1; program < programs.words.size(); ++program) {
+      TANDEM_TRY(run_profile_step(*lane, programs, program));
+      ++stats.execution.graph_warmups;
     }
+    return {};
+  };
+  for (StepStream& stream : streams) {
+    StepLane& lane = stream.lanes[0];
+    Status ran = run_all(lane.lane.get(), stream.programs);
+    if (ran) ran = run_all(lane.draft_lane.get(), stream.draft_programs);
+    if (ran) continue;
+    if (!peer_is_lost(ran.error())) return ran;
+    log_warning("warm-up of captured programs: " + ran.error().message);
+    return {};
   }
   return {};
 }
 
 // One sequence of as many tokens as the program has rows, in blocks that are given back.
-Status AttentionWorker::Impl::run_profile_step(StepStream& stream, size_t program) {
-  Lane& lane = *stream.lanes[0].lane;
+Status AttentionWorker::Impl::run_profile_step(Lane& lane, const LanePrograms& programs, size_t program) {
   const uint32_t most = pool.free_blocks() * pool.spec().tokens_per_block;
-  const uint32_t rows = std::min(stream.capacities[program], most);
+  const uint32_t rows = std::min(programs.capacities[program], most);
   SequenceState state(pool, rows);
   TANDEM_TRY(state.reserve(rows));
   const std::vector<int32_t> tokens(rows, 0);
@@ -106,16 +157,19 @@ Status AttentionWorker::Impl::run_profile_step(StepStream& stream, size_t progra
   std::vector<uint32_t> logit_rows;
   for (uint32_t row = 0; row < rows; ++row) {
     attention_rows.push_back({state.block_table().data(), row});
-    logit_rows.push_back(row);
+    if (row < lane.program(program).shape().logits_capacity) logit_rows.push_back(row);
   }
+  const std::vector<float> nothing(lane.program(program).hidden().cols);
+  const std::vector<const float*> hidden(lane.program(program).reads_hidden() ? rows : 0, nothing.data());
   StepBatch batch;
   batch.step = next_step++;
   batch.row_class = RowClass::profile;
   batch.token_ids = tokens;
   batch.rows = attention_rows;
   batch.logit_rows = logit_rows;
+  batch.hidden = hidden;
   batch.deadline = now() + options.ffn_deadline;
-  batch.program = stream.words[program];
+  batch.program = programs.words[program];
   TANDEM_TRY(executor.start(lane, batch, program));
   while (true) {
     executor.poll();
@@ -127,9 +181,9 @@ Status AttentionWorker::Impl::run_profile_step(StepStream& stream, size_t progra
   }
 }
 
-size_t AttentionWorker::Impl::choose_program(const StepStream& stream, uint32_t rows) {
-  for (size_t program = 1; program < stream.capacities.size(); ++program) {
-    if (rows <= stream.capacities[program]) return program;
+size_t LanePrograms::choose(uint32_t rows) const {
+  for (size_t program = 1; program < capacities.size(); ++program) {
+    if (rows <= capacities[program]) return program;
   }
   return 0;
 }
@@ -154,18 +208,23 @@ bool AttentionWorker::Impl::plan(StepStream& stream) {
   if (stream.row_class == RowClass::decode) {
     uint32_t idle_lanes = 0;
     for (size_t i = 0; i < num_decode_lanes; ++i) idle_lanes += streams[i].busy() ? 0 : 1;
-    const uint32_t rows = scheduler.decode_share(num_decode_lanes, idle_lanes);
+    const uint32_t sequences = scheduler.decode_share(num_decode_lanes, idle_lanes);
     out_of_blocks.clear();
-    scheduler.plan_decode(std::min(rows, stream.capacities[0]), stream.lanes[0].parts, out_of_blocks);
+    scheduler.plan_decode(std::min(sequences, stream.max_sequences), drafts.plan(), stream.lanes[0].parts,
+                          out_of_blocks);
     for (Sequence* sequence : out_of_blocks) finish(*sequence, FinishReason::length, {});
     return !stream.lanes[0].parts.empty();
   }
-  if (stream.lanes.size() == 1) {
-    scheduler.plan_prefill(stream.lanes[0].parts);
-    return !stream.lanes[0].parts.empty();
+  std::vector<StepPart>& parts = stream.lanes.size() == 1 ? stream.lanes[0].parts : planned;
+  scheduler.plan_prefill(parts);
+  if (parts.empty()) return false;
+  for (const StepPart& part : parts) {
+    Sequence& sequence = *part.sequence;
+    sequence.drafts.clear();
+    if (sequence.state.length() == 0)
+      sequence.is_drafting = stream.lanes[0].draft_lane != nullptr && drafts.tokens() > 0;
   }
-  scheduler.plan_prefill(planned);
-  if (planned.empty()) return false;
+  if (stream.lanes.size() == 1) return true;
   const size_t used = options.lanes.automatic ? num_decode_lanes : stream.lanes.size();
   split_by_token(planned, std::span(shares).first(used));
   for (size_t i = 0; i < used; ++i) std::swap(stream.lanes[i].parts, shares[i]);
@@ -178,8 +237,8 @@ void AttentionWorker::Impl::start(StepStream& stream) {
   for (StepLane& lane : stream.lanes) {
     if (lane.parts.empty()) break;  // fewer rows than lanes
     StepBatch batch = lane.builder.build(lane.parts, step, stream.row_class, now() + options.ffn_deadline);
-    lane.program = choose_program(stream, static_cast<uint32_t>(batch.rows.size()));
-    batch.program = stream.words[lane.program];
+    lane.program = stream.programs.choose(static_cast<uint32_t>(batch.rows.size()));
+    batch.program = stream.programs.words[lane.program];
     const Status started = executor.start(*lane.lane, batch, lane.program, before);
     if (!started) return fail_step(stream, started.error());
     lane.running = true;
@@ -204,10 +263,14 @@ bool AttentionWorker::Impl::run_lanes() {
         continue;
       }
       for (StepLane& mine : stream.lanes) {
-        if (mine.lane.get() == lane) mine.running = false;
+        if (mine.lane.get() == lane || mine.draft_lane.get() == lane) mine.running = false;
       }
-      if (std::ranges::none_of(stream.lanes, [](const StepLane& mine) { return mine.running; }))
+      if (std::ranges::any_of(stream.lanes, [](const StepLane& mine) { return mine.running; })) continue;
+      if (stream.is_drafting) {
+        finish_draft_round(stream);
+      } else {
         finish_step(stream);
+      }
     }
   }
   return ended;
@@ -218,12 +281,12 @@ void AttentionWorker::Impl::count_execution(const StepStream& stream, const Step
   const bool replay = lane.program != 0;
   if (replay) {
     ++counts.graph_replays;
-    counts.graph_padded_replays += lane.parts.size() < stream.capacities[lane.program] ? 1 : 0;
+    counts.graph_padded_replays += rows_of(lane.parts) < stream.programs.capacities[lane.program] ? 1 : 0;
   } else {
     ++counts.eager_steps;
   }
   if (stream.row_class != RowClass::decode) return;
-  counts.graph_misses += !replay && stream.words.size() > 1 ? 1 : 0;
+  counts.graph_misses += !replay && stream.programs.words.size() > 1 ? 1 : 0;
   const StepStats& step = lane.lane->stats();
   const double host =
       std::chrono::duration<double>(step.host + std::exchange(loop_host, Duration::zero())).count() +
@@ -244,8 +307,14 @@ void AttentionWorker::Impl::count_step(const StepStream& stream, const StepLane&
     stats.ffn_round_trip_seconds += static_cast<double>(step.round_trip_us) * 1e-6;
     stats.ffn_residence_seconds += static_cast<double>(step.residence_us) * 1e-6;
   }
-  if (stream.row_class != RowClass::decode || !options.lanes.automatic) return;
-  const auto rows = static_cast<double>(lane.parts.size());
+  if (stream.row_class != RowClass::decode) return;
+  drafts.add_step(static_cast<uint32_t>(lane.parts.size()), rows_of(lane.parts),
+                  std::chrono::duration<double>(step.elapsed).count());
+  if (drafts.choose()) {
+    log_info("speculative: auto: " + std::to_string(drafts.tokens()) + " drafts a step from now on");
+  }
+  if (!options.lanes.automatic) return;
+  const auto rows = static_cast<double>(rows_of(lane.parts));
   attention_cost.add(rows, std::chrono::duration<double>(step.busy).count());
   const double there =
       static_cast<double>(step.residence_us - std::min(step.residence_us, step.queue_us)) * 1e-6;
@@ -263,7 +332,8 @@ void AttentionWorker::Impl::choose_decode_lanes() {
   steps_since_choice = 0;
   // Experts in this process compute while attention waits for them, on the same thread: nothing can overlap.
   if (port->wait_fd() < 0) return;
-  const uint32_t chosen = choose_lanes(attention_cost.line(), experts_cost.line(), scheduler.num_decoding(),
+  const double rows = static_cast<double>(scheduler.num_decoding()) * (1 + drafts.tokens());
+  const uint32_t chosen = choose_lanes(attention_cost.line(), experts_cost.line(), rows,
                                        options.lanes.micro_batches, num_decode_lanes);
   if (chosen == num_decode_lanes) return;
   log_info("micro_batches: auto: " + std::to_string(chosen) + " decode lanes from now on, " +
@@ -272,33 +342,48 @@ void AttentionWorker::Impl::choose_decode_lanes() {
 }
 
 void AttentionWorker::Impl::finish_step(StepStream& stream) {
+  gone.clear();
+  for (StepLane& lane : stream.lanes) {
+    for (StepPart& part : lane.parts) part.begin = part.sequence->state.length() + part.offset;
+  }
   for (StepLane& lane : stream.lanes) {
     if (lane.parts.empty()) break;
     count_step(stream, lane);
     for (const StepPart& part : lane.parts) scheduler.finish_part(part);
   }
   for (StepLane& lane : stream.lanes) {
-    uint32_t logit_row = 0;
-    for (const StepPart& part : lane.parts) {
-      const uint32_t row = part.samples ? logit_row++ : 0;
+    uint32_t row = 0, logit_row = 0;
+    for (StepPart& part : lane.parts) {
+      part.first_row = std::exchange(row, row + part.rows);
+      const uint32_t first = std::exchange(logit_row, logit_row + part.logit_rows());
       if (!part.last) continue;
       if (part.sequence->is_cancelled) {
+        gone.push_back(part.sequence);
         finish(*part.sequence, FinishReason::cancelled, {});
-      } else if (part.samples) {
-        sample(*part.sequence, lane.lane->logits(row));
+      } else if (part.samples && !verify(part, *lane.lane, first)) {
+        gone.push_back(part.sequence);
       }
     }
-    lane.parts.clear();
   }
+  const bool drafting = begin_drafts(stream);
+  for (StepLane& lane : stream.lanes) lane.parts.clear();
+  if (drafting && !start_draft_round(stream)) release_drafted(stream);
 }
 
 // Cancels what still runs, and gives the sequences back as they were.
 void AttentionWorker::Impl::drop(StepStream& stream) {
   for (StepLane& lane : stream.lanes) {
     executor.cancel(*lane.lane);
+    if (lane.draft_lane) executor.cancel(*lane.draft_lane);
     lane.running = false;
+    lane.draft_parts.clear();
     for (const StepPart& part : lane.parts) scheduler.drop_part(part);
   }
+  for (Sequence* sequence : stream.drafted_for) {
+    sequence->in_step = sequence->is_drafting = false;
+    sequence->drafts.clear();
+  }
+  stream.is_drafting = false;
 }
 
 void AttentionWorker::Impl::fail_step(StepStream& stream, const Error& error) {
@@ -308,6 +393,8 @@ void AttentionWorker::Impl::fail_step(StepStream& stream, const Error& error) {
     return;
   }
   log_error("a step failed: " + error.message);
+  // What was computed for these is there: they go on without drafts.
+  release_drafted(stream);
   for (StepLane& lane : stream.lanes) {
     for (const StepPart& part : lane.parts) {
       if (part.last) finish(*part.sequence, FinishReason::error, error);

@@ -141,6 +141,8 @@ struct Served {
     std::vector<int32_t> eos = {};
     LaneOptions lanes = {};
     std::optional<uint32_t> late = {};  // seed of a LatePort
+    SpeculationOptions speculation = {};
+    Drafter* drafter = nullptr;
   };
   Served() : Served(Limits()) {}
   explicit Served(const Limits& limits)
@@ -165,10 +167,12 @@ struct Served {
     options.vocab_size = config.vocab_size;
     options.eos_token_ids = limits.eos;
     options.lanes = limits.lanes;
+    options.speculation = limits.speculation;
+    options.drafter = limits.drafter;
     const StateCaches& caches = blocks.caches();
     AttentionPrograms programs;
-    programs.decode =
-        *model->build({limits.max_num_seqs, limits.max_num_seqs}, port->traits(), caches, nullptr);
+    const uint32_t decode_rows = limits.max_num_seqs * (1 + limits.speculation.num_tokens);
+    programs.decode = *model->build({decode_rows, decode_rows}, port->traits(), caches, nullptr);
     programs.prefill = *model->build(
         {limits.max_num_batched_tokens, std::min(limits.max_num_batched_tokens, limits.max_num_seqs)},
         port->traits(), caches, nullptr);
@@ -283,6 +287,145 @@ TEST(AttentionWorker, AutomaticLanesChangeNoBitAndBeginWithOne) {
   Served in_place({.lanes = {4, true, LaneSplit::by_request}});
   EXPECT_EQ(answer_all(in_place, false), want);
   EXPECT_EQ(in_place.worker->stats().decode_lanes, 1u);
+}
+
+// Knows what the answers will be, and says something else now and then.
+class Prophet final : public Drafter {
+ public:
+  Prophet(double truth, uint32_t seed) : truth_(truth), random_(seed) {}
+  // Before the worker runs.
+  void learn(std::vector<int32_t> prompt, const std::vector<int32_t>& answer) {
+    prompt.insert(prompt.end(), answer.begin(), answer.end());
+    texts_.push_back(std::move(prompt));
+  }
+  void propose(std::span<const int32_t> tokens, uint32_t most, std::vector<int32_t>& drafts) override {
+    for (const std::vector<int32_t>& text : texts_) {
+      if (text.size() < tokens.size() || !std::equal(tokens.begin(), tokens.end(), text.begin())) continue;
+      const uint32_t count = random_() % (most + 1);
+      for (size_t i = tokens.size(); i < text.size() && drafts.size() < count; ++i) {
+        const bool right = std::uniform_real_distribution<double>(0, 1)(random_) < truth_;
+        drafts.push_back(right ? text[i] : (text[i] + 1) % 60);
+      }
+      return;
+    }
+  }
+
+ private:
+  double truth_;
+  std::mt19937 random_;
+  std::vector<std::vector<int32_t>> texts_;
+};
+
+// Sampled in every way that the sampler knows, and greedy.
+GenerationRequest varied_request(const Served& served, uint32_t i) {
+  GenerationRequest request = served.request(i, 1 + i * 7, 20);
+  SamplingParams& sampling = request.sampling;
+  sampling.seed = i;
+  sampling.temperature = i % 3 == 0 ? 0.0f : 0.8f;
+  if (i % 4 == 1) sampling.top_p = 0.9f;
+  if (i % 5 == 2) sampling.repetition_penalty = 1.3f;
+  if (i % 5 == 3) sampling.frequency_penalty = 0.7f;
+  if (i % 6 == 4) sampling.top_k = 20;
+  if (i % 7 == 5) sampling.logit_bias = {{3, 2.0f}, {5, -2.0f}};
+  sampling.top_logprobs = i % 2 == 0 ? 2 : -1;
+  return request;
+}
+
+std::vector<Answer> answer_varied(Served& served, std::vector<GenerationRequest>* asked = nullptr) {
+  std::vector<std::shared_ptr<Recorder>> recorders;
+  std::vector<Answer> answers;
+  for (uint32_t i = 0; i < 12; ++i) {
+    const GenerationRequest request = varied_request(served, i);
+    if (asked != nullptr) asked->push_back(request);
+    recorders.push_back(served.submit(request));
+  }
+  for (const auto& recorder : recorders) {
+    const Finish finish = recorder->wait();
+    EXPECT_EQ(finish.completion_tokens, 20u);
+    answers.push_back({recorder->tokens(), finish.logits_hash});
+  }
+  EXPECT_EQ(served.worker->stats().kv_blocks_used, 0u);
+  return answers;
+}
+
+// Right and wrong drafts, in batches, in a pool that is too small, over lanes whose replies come in any
+// order, always or as measured: token for token, and bit for bit, what is said without drafts.
+TEST(AttentionWorker, DraftsChangeNoBit) {
+  Served alone;
+  std::vector<GenerationRequest> asked;
+  const auto want = answer_varied(alone, &asked);
+  uint64_t accepted = 0, refused = 0, preempted = 0;
+  for (const double truth : {0.0, 0.7, 1.0}) {
+    for (const uint32_t lanes : {1u, 3u}) {
+      Prophet prophet(truth, lanes);
+      for (size_t i = 0; i < want.size(); ++i) prophet.learn(asked[i].prompt, want[i].tokens);
+      Served served({.num_blocks = lanes == 3 ? 13u : 400u,
+                     .max_num_seqs = 5,
+                     .lanes = {lanes, false, LaneSplit::by_token},
+                     .late = lanes == 3 ? std::optional(7u) : std::nullopt,
+                     .speculation = {4, truth == 0.7},
+                     .drafter = &prophet});
+      EXPECT_EQ(answer_varied(served), want) << truth << ", " << lanes << " lanes";
+      const SpeculationStats stats = served.worker->stats().speculation;
+      EXPECT_GT(stats.drafted, 0u);
+      EXPECT_EQ(truth == 0.0, stats.accepted == 0);
+      EXPECT_EQ(truth == 1.0, stats.accepted == stats.drafted);
+      uint64_t by_position = 0;
+      for (const uint64_t count : stats.accepted_at) by_position += count;
+      EXPECT_EQ(by_position, stats.accepted);
+      accepted += stats.accepted;
+      refused += stats.drafted - stats.accepted;
+      preempted += served.worker->stats().preempted;
+    }
+  }
+  EXPECT_GT(accepted, 100u);
+  EXPECT_GT(refused, 100u);
+  EXPECT_GT(preempted, 0u);
+}
+
+TEST(AttentionWorker, AnAnswerEndsInsideItsDrafts) {
+  Served alone({.max_context = 30});
+  const auto reference = alone.submit(alone.request(5, 10, 16));
+  reference->wait();
+  const std::vector<int32_t> tokens = reference->tokens();
+  const auto with_drafts = [&](GenerationRequest request, uint32_t max_context = 200) {
+    Prophet prophet(1.0, 1);
+    prophet.learn(request.prompt, tokens);
+    Served served({.max_context = max_context, .speculation = {8, false}, .drafter = &prophet});
+    const auto recorder = served.submit(request);
+    const Finish finish = recorder->wait();
+    EXPECT_EQ(finish.completion_tokens, recorder->tokens().size());
+    EXPECT_EQ(served.worker->stats().kv_blocks_used, 0u);
+    return std::pair(recorder->tokens(), finish.reason);
+  };
+  for (uint32_t length = 1; length <= 16; ++length) {
+    const std::vector<int32_t> want(tokens.begin(), tokens.begin() + length);
+    EXPECT_EQ(with_drafts(alone.request(5, 10, length)), std::pair(want, FinishReason::length));
+    EXPECT_EQ(with_drafts(alone.request(5, 10, 16), 10 + length), std::pair(want, FinishReason::length));
+    GenerationRequest stopped = alone.request(5, 10, 16);
+    stopped.sampling.stop_token_ids = {tokens[length - 1]};
+    const auto end = std::find(tokens.begin(), tokens.end(), tokens[length - 1]) + 1;
+    EXPECT_EQ(with_drafts(stopped), std::pair(std::vector(tokens.begin(), end), FinishReason::stop));
+  }
+}
+
+TEST(AttentionWorker, CancelsAmongDraftsGiveEverythingBack) {
+  Served alone;
+  std::vector<GenerationRequest> asked;
+  const auto want = answer_varied(alone, &asked);
+  Prophet prophet(0.8, 3);
+  for (size_t i = 0; i < want.size(); ++i) prophet.learn(asked[i].prompt, want[i].tokens);
+  Served served({.num_blocks = 30, .late = 4, .speculation = {3, false}, .drafter = &prophet});
+  std::vector<std::shared_ptr<Recorder>> recorders;
+  for (uint32_t i = 0; i < 60; ++i) {
+    RequestId id = 0;
+    recorders.push_back(served.submit(varied_request(served, i % 12), &id));
+    if (i % 3 != 0) recorders.back()->wait_for_tokens(i % 5);
+    served.worker->cancel(id);
+  }
+  for (const auto& recorder : recorders) recorder->wait();
+  EXPECT_EQ(served.worker->stats().kv_blocks_used, 0u);
+  EXPECT_EQ(answer_varied(served), want);
 }
 
 TEST(AttentionWorker, RequestsThatCannotFitAreRefusedAndThoseThatFillThePoolEnd) {

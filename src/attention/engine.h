@@ -3,6 +3,8 @@
 // compute.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -97,6 +99,20 @@ struct ExecutionStats {
   bool operator==(const ExecutionStats&) const = default;
 };
 
+// Drafts: tokens proposed by a drafter and verified by the model. Totals; rounds and seconds are those of the
+// drafter's own rows.
+struct SpeculationStats {
+  static constexpr size_t kPositions = 8;  // kMaxDraftTokens
+  uint32_t tokens = 0;                     // most drafts of a sequence in a step now; 0: off
+  uint64_t drafted = 0, accepted = 0;
+  std::array<uint64_t, kPositions> accepted_at{};  // by position in a step, from the first draft on
+  uint64_t rounds = 0;
+  double seconds = 0;
+
+  void add(const SpeculationStats& other);
+  bool operator==(const SpeculationStats&) const = default;
+};
+
 struct EngineStats {
   uint32_t waiting = 0, running = 0;
   uint32_t kv_blocks_total = 0, kv_blocks_used = 0;
@@ -104,6 +120,7 @@ struct EngineStats {
            preempted = 0;
   uint32_t decode_lanes = 1;  // in use now
   ExecutionStats execution;
+  SpeculationStats speculation;
   uint64_t ffn_submits = 0;
   uint64_t router_calls = 0;  // of the gate on this rank; 0 where it is elsewhere
   double router_seconds = 0;
@@ -123,6 +140,15 @@ inline void ExecutionStats::add(const ExecutionStats& other) {
   replay_layers += other.replay_layers;
   eager_host_seconds += other.eager_host_seconds;
   replay_host_seconds += other.replay_host_seconds;
+}
+
+inline void SpeculationStats::add(const SpeculationStats& other) {
+  tokens = std::max(tokens, other.tokens);
+  drafted += other.drafted;
+  accepted += other.accepted;
+  for (size_t i = 0; i < kPositions; ++i) accepted_at[i] += other.accepted_at[i];
+  rounds += other.rounds;
+  seconds += other.seconds;
 }
 
 struct EngineLimits {

@@ -7,7 +7,6 @@ namespace {
 
 constexpr double kMinGain = 0.1;     // choose_lanes
 constexpr double kFade = 1.0 / 256;  // a change of load is followed within some hundred steps
-constexpr double kMinSpread = 0.05;  // of the mean, squared: rows that differ by a fifth tell a slope
 
 }  // namespace
 
@@ -45,7 +44,7 @@ CostLine CostMeter::line() const {
   if (weight_ == 0) return {};
   const double mean_x = x_ / weight_, mean_y = y_ / weight_;
   const double spread = xx_ / weight_ - mean_x * mean_x;
-  if (spread < kMinSpread * mean_x * mean_x) return {mean_y, 0};
+  if (spread < min_spread_ * mean_x * mean_x) return {mean_y, 0};
   const double slope = (xy_ / weight_ - mean_x * mean_y) / spread;
   // Noise can give a slope below 0 or a fixed part below 0; neither is a cost.
   const double per_row = std::clamp(slope, 0.0, mean_x > 0 ? mean_y / mean_x : 0.0);

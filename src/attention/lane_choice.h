@@ -32,11 +32,15 @@ uint32_t choose_lanes(const CostLine& attention, const CostLine& experts, double
 // speaks for one lane.
 class CostMeter {
  public:
+  CostMeter() = default;
+  // `min_spread`: of the rows' mean, squared, from which on a slope is told.
+  explicit CostMeter(double min_spread) : min_spread_(min_spread) {}
   void add(double rows, double seconds);
   CostLine line() const;
   double mean_rows() const { return weight_ > 0 ? x_ / weight_ : 0; }
 
  private:
+  double min_spread_ = 0.05;  // rows that differ by a fifth
   double weight_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;
 };
 

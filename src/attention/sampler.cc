@@ -96,6 +96,15 @@ double uniform_for(uint64_t key, int32_t token) {
 Result<TokenEvent> Sampler::sample(std::span<const float> logits, const SamplingParams& params, uint64_t seed,
                                    const TokenHistory& history, std::span<const int32_t> never,
                                    uint32_t index) {
+  TokenEvent event;
+  event.index = index;
+  TANDEM_ASSIGN(event.token, choose(logits, params, seed, history, never, index));
+  if (params.top_logprobs >= 0) add_logprobs(logits, params, event);
+  return event;
+}
+
+Result<int32_t> Sampler::choose(std::span<const float> logits, const SamplingParams& params, uint64_t seed,
+                                const TokenHistory& history, std::span<const int32_t> never, uint32_t index) {
   logits_.assign(logits.begin(), logits.end());
   for (float& logit : logits_) {
     if (std::isnan(logit)) logit = kBanned;
@@ -104,8 +113,6 @@ Result<TokenEvent> Sampler::sample(std::span<const float> logits, const Sampling
   for (int32_t token : never) logits_[static_cast<size_t>(token)] = kBanned;
   apply_penalties(params, history, logits_);
 
-  TokenEvent event;
-  event.index = index;
   const auto best = std::max_element(logits_.begin(), logits_.end());  // the first of equal ones
   if (best == logits_.end() || !std::isfinite(*best)) {
     return make_error(
@@ -113,10 +120,8 @@ Result<TokenEvent> Sampler::sample(std::span<const float> logits, const Sampling
         "no finite logit to sample from: the model's weights or this request's bans leave none");
   }
   const bool greedy = params.temperature < kGreedyTemperature || params.top_k == 1 || params.top_p == 0.0f;
-  event.token = greedy ? static_cast<int32_t>(best - logits_.begin())
-                       : draw(params, draw_key(seed, params.stream, index));
-  if (params.top_logprobs >= 0) add_logprobs(logits, params, event);
-  return event;
+  return greedy ? static_cast<int32_t>(best - logits_.begin())
+                : draw(params, draw_key(seed, params.stream, index));
 }
 
 int32_t Sampler::draw(const SamplingParams& params, uint64_t key) {

@@ -41,6 +41,10 @@ class Sampler {
   Result<TokenEvent> sample(std::span<const float> logits, const SamplingParams& params, uint64_t seed,
                             const TokenHistory& history, std::span<const int32_t> never, uint32_t index);
 
+  // The token alone.
+  Result<int32_t> choose(std::span<const float> logits, const SamplingParams& params, uint64_t seed,
+                         const TokenHistory& history, std::span<const int32_t> never, uint32_t index);
+
  private:
   struct Candidate {
     float logit;

@@ -34,6 +34,7 @@ bool Scheduler::preempt_younger_than(const Sequence& sequence) {
     if (victim.id <= sequence.id) return false;
     if (victim.in_step || victim.state.block_table().empty()) continue;
     victim.state.clear();
+    victim.drafts.clear();
     auto owned = take(running_, victim.id);
     waiting_.insert(position_of(waiting_, owned->id), std::move(owned));
     ++num_preempted_;
@@ -78,11 +79,11 @@ uint32_t Scheduler::decode_share(uint32_t lanes, uint32_t idle_lanes) const {
   return std::min(part(free, idle_lanes), part(num_decoding(), lanes));
 }
 
-void Scheduler::plan_decode(uint32_t max_rows, std::vector<StepPart>& parts,
+void Scheduler::plan_decode(uint32_t max_sequences, uint32_t max_drafts, std::vector<StepPart>& parts,
                             std::vector<Sequence*>& out_of_blocks) {
   parts.clear();
   // By index: preempting erases younger entries, which stand behind.
-  for (size_t i = 0; i < running_.size() && parts.size() < max_rows; ++i) {
+  for (size_t i = 0; i < running_.size() && parts.size() < max_sequences; ++i) {
     Sequence& sequence = *running_[i];
     if (sequence.in_step || !sequence.is_decoding()) continue;
     const uint32_t wanted = sequence.state.length() + 1;
@@ -90,7 +91,10 @@ void Scheduler::plan_decode(uint32_t max_rows, std::vector<StepPart>& parts,
     while (!reserved && preempt_younger_than(sequence)) reserved = sequence.state.reserve(wanted).has_value();
     if (reserved) {
       sequence.in_step = true;
-      parts.push_back({&sequence, 1, 0, /*samples=*/true});
+      if (sequence.drafts.size() > max_drafts) sequence.drafts.resize(max_drafts);
+      auto drafts = static_cast<uint32_t>(sequence.drafts.size());
+      if (drafts > 0 && !sequence.state.reserve(wanted + drafts)) drafts = 0;
+      parts.push_back({&sequence, 1 + drafts, 0, /*samples=*/true, /*last=*/true, drafts});
     } else if (running_.size() == 1) {
       out_of_blocks.push_back(&sequence);
     }

@@ -32,6 +32,12 @@ struct StepPart {
   uint32_t offset = 0;   // rows of the same sequence in earlier parts of this step
   bool samples = false;  // the rows end at the sequence's last token: the next one can be sampled
   bool last = true;      // no later part of this step has rows of the same sequence
+  uint32_t drafts =
+      0;  // of the rows, behind the sequence's last token: Sequence::drafts. All rows are sampled
+  // The worker's, for what follows the step: position of the first row, and its place in the lane's step.
+  uint32_t begin = 0, first_row = 0;
+
+  uint32_t logit_rows() const { return samples ? drafts + 1 : 0; }
 };
 
 // By token: the rows of a step in even shares for `shares` lanes, in order, whatever sequence they belong to;
@@ -45,16 +51,18 @@ class Scheduler {
 
   void add(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std::move(sequence)); }
 
-  // Rows for a decode step, at most `max_rows`, and for a prefill step; `parts` (reused) stays empty when
-  // there is nothing to do. The sequences are marked in_step until their step is finished. Sequences that
-  // cannot grow although they are alone are appended to `out_of_blocks`.
-  void plan_decode(uint32_t max_rows, std::vector<StepPart>& parts, std::vector<Sequence*>& out_of_blocks);
+  // Sequences for a decode step, at most `max_sequences` with at most `max_drafts` of their drafts each, and
+  // rows for a prefill step; `parts` (reused) stays empty when there is nothing to do. The sequences are
+  // marked in_step until their step is finished. Drafts push nobody out: without blocks for them a sequence
+  // goes on by one row. Sequences that cannot grow although they are alone are appended to `out_of_blocks`.
+  void plan_decode(uint32_t max_sequences, uint32_t max_drafts, std::vector<StepPart>& parts,
+                   std::vector<Sequence*>& out_of_blocks);
   void plan_prefill(std::vector<StepPart>& parts);
 
   // Sequences that need one more row, whether a lane has them now or not.
   uint32_t num_decoding() const;
-  // Rows for the next decode plan where `lanes` lanes share them and `idle_lanes` of these have no step: an
-  // even part of what is free, and never more than an even part of all.
+  // Sequences for the next decode plan where `lanes` lanes share them and `idle_lanes` of these have no step:
+  // an even part of what is free, and never more than an even part of all.
   uint32_t decode_share(uint32_t lanes, uint32_t idle_lanes) const;
 
   // The part's rows are in the cache. Of several parts of a sequence in their order; the last one leaves it

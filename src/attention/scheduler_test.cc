@@ -39,7 +39,7 @@ struct Fixture {
   std::vector<StepPart> decode(uint32_t max_rows = UINT32_MAX) {
     std::vector<StepPart> parts;
     out_of_blocks.clear();
-    scheduler.plan_decode(max_rows, parts, out_of_blocks);
+    scheduler.plan_decode(max_rows, max_drafts, parts, out_of_blocks);
     return parts;
   }
   std::vector<StepPart> prefill() {
@@ -52,6 +52,7 @@ struct Fixture {
   Scheduler scheduler;
   RequestId next_id = 1;
   std::vector<Sequence*> out_of_blocks;
+  uint32_t max_drafts = 0;
 };
 
 TEST(Scheduler, APromptIsCutIntoChunksAndThenDecodes) {
@@ -71,6 +72,34 @@ TEST(Scheduler, APromptIsCutIntoChunksAndThenDecodes) {
   const auto parts = f.decode();
   ASSERT_EQ(parts.size(), 1u);
   EXPECT_EQ(parts[0].sequence, &sequence);
+}
+
+TEST(Scheduler, DraftsAreRowsOfTheSequenceAndPushNobodyOut) {
+  Fixture f(4, {4, 64});
+  Sequence& old = f.add(30);
+  Sequence& young = f.add(15);
+  f.complete(f.prefill());
+  old.drafts = {1, 2, 3, 4};
+  young.drafts = {5, 6};
+  f.max_drafts = 3;
+  auto parts = f.decode();
+  // 31 tokens and three more take a third block; the younger one has a row left in its own, and none to take.
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_EQ(parts[0].drafts, 3u);
+  EXPECT_EQ(parts[0].rows, 4u);
+  EXPECT_EQ(parts[0].logit_rows(), 4u);
+  EXPECT_EQ(old.state.block_table().size(), 3u);
+  EXPECT_EQ(parts[1].sequence, &young);
+  EXPECT_EQ(parts[1].drafts, 0u);
+  EXPECT_EQ(parts[1].rows, 1u);
+  EXPECT_EQ(f.scheduler.num_preempted(), 0u);
+  f.complete(parts);
+  f.max_drafts = 0;
+  young.drafts = {5};
+  old.state.rollback(31);
+  parts = f.decode();
+  ASSERT_FALSE(parts.empty());
+  for (const StepPart& part : parts) EXPECT_EQ(part.rows, 1u);
 }
 
 TEST(Scheduler, SeveralPromptsShareOneStepInOrderOfArrival) {

@@ -10,6 +10,7 @@
 #include "attention/engine.h"
 #include "attention/sampler.h"
 #include "attention/sequence_state.h"
+#include "attention/speculation.h"
 
 namespace tandem {
 
@@ -25,6 +26,7 @@ struct Sequence {
     // So that a step allocates nothing.
     tokens.reserve(std::min<uint64_t>(uint64_t{prompt_tokens} + request.sampling.max_tokens,
                                       std::max(max_context_tokens, prompt_tokens)));
+    drafts.reserve(kMaxDraftTokens);
   }
 
   RequestId id;  // ascending by arrival: the smaller one is older
@@ -37,6 +39,12 @@ struct Sequence {
   SequenceState state;  // length(): tokens whose keys and values are in the cache
   TokenHistory history;
   uint64_t logits_hash = 0;
+
+  // Proposed to follow `tokens`; the next decode step verifies them.
+  std::vector<int32_t> drafts;
+  // The drafter has seen every row of `state`: it can go on. A sequence that began, or went on, without it
+  // gets no drafts any more.
+  bool is_drafting = false;
 
   bool in_step = false;       // a lane computes rows of it now: its state must not change
   bool is_cancelled = false;  // ends with its step

@@ -8,6 +8,12 @@ namespace {
 constexpr double kMinGain = 0.05;    // draft_choice
 constexpr double kFade = 1.0 / 256;  // a change of what is written is followed within some hundred drafts
 
+constexpr uint32_t kStepsBetweenChoices = 64;  // enough drafts to tell half from none
+constexpr uint32_t kPlainStepEvery = 16;       // costs a sixteenth of what drafts gain
+constexpr uint32_t kLongestWait = 16384;  // a probe costs some per cent of 64 steps: then it hardly shows
+// A probe waits for a sequence that begins while it lasts.
+constexpr uint32_t kLongestProbe = 512;
+
 }  // namespace
 
 void AcceptanceMeter::add(uint32_t proposed, uint32_t accepted) {
@@ -58,6 +64,44 @@ uint32_t draft_choice(const DraftCosts& costs, uint32_t most, uint32_t current) 
     least = seconds;
   }
   return best;
+}
+
+uint32_t DraftPolicy::plan() {
+  return options_.automatic && ++planned_ % kPlainStepEvery == 0 ? 0 : tokens_;
+}
+
+void DraftPolicy::add_step(uint32_t sequences, uint32_t rows, double seconds) {
+  step_.add(rows, seconds);
+  sequences_ += (sequences - sequences_) / (steps_ == 0 ? 1 : 16);
+  ++steps_;
+  drafted_steps_ += rows > sequences ? 1 : 0;
+}
+
+bool DraftPolicy::turn(uint32_t tokens) {
+  steps_ = drafted_steps_ = 0;
+  const bool changed = tokens != tokens_;
+  tokens_ = tokens;
+  return changed;
+}
+
+bool DraftPolicy::choose() {
+  if (!options_.automatic) return false;
+  if (tokens_ == 0) {
+    if (steps_ < wait_) return false;
+    wait_ = std::min(2 * wait_, kLongestWait);
+    is_probing_ = true;
+    return turn(options_.num_tokens);
+  }
+  if (drafted_steps_ < kStepsBetweenChoices) {
+    if (!is_probing_ || steps_ < kLongestProbe) return false;
+    is_probing_ = false;
+    return turn(0);
+  }
+  const DraftCosts costs{step_.line(), draft_.line(), catches_up_, sequences_, acceptance_};
+  const uint32_t chosen = draft_choice(costs, options_.num_tokens, is_probing_ ? 0 : tokens_);
+  is_probing_ = false;
+  if (chosen != 0) wait_ = kFirstWait;
+  return turn(chosen);
 }
 
 }  // namespace tandem

@@ -85,4 +85,42 @@ double drafted_step_seconds(const DraftCosts& costs, uint32_t drafts);
 // predicted to be better by a twentieth: changing back and forth gains nothing.
 uint32_t draft_choice(const DraftCosts& costs, uint32_t most, uint32_t current);
 
+// How many drafts the next steps have. With SpeculationOptions::automatic it measures: begins with all, looks
+// at costs and acceptance every 64 drafted steps, and takes one step in sixteen without drafts, so that their
+// price shows. Once drafts do not pay it tries again after 1024 steps, then after twice as many.
+class DraftPolicy {
+ public:
+  DraftPolicy(const SpeculationOptions& options, bool catches_up)
+      : options_(options), catches_up_(catches_up), tokens_(options.num_tokens) {}
+
+  // Most drafts of a sequence; 0: nothing is drafted for, and sequences that begin now never will be.
+  uint32_t tokens() const { return tokens_; }
+  // Most drafts that the decode step planned now verifies.
+  uint32_t plan();
+
+  // A decode step, a round of drafting behind one, and what became of a sequence's drafts.
+  void add_step(uint32_t sequences, uint32_t rows, double seconds);
+  void add_round(uint32_t rows, double seconds) { draft_.add(rows, seconds); }
+  void add_verified(uint32_t proposed, uint32_t accepted) { acceptance_.add(proposed, accepted); }
+  // After a decode step. True: tokens() has changed.
+  bool choose();
+
+ private:
+  bool turn(uint32_t tokens);
+
+  SpeculationOptions options_;
+  bool catches_up_;
+  uint32_t tokens_;
+  bool is_probing_ = false;  // on again, to see whether it pays now
+  uint32_t planned_ = 0, steps_ = 0, drafted_steps_ = 0;
+  uint32_t wait_ = kFirstWait;  // steps without drafts before the next probe
+  double sequences_ = 0;
+  CostMeter step_{kMinSpread}, draft_;
+  AcceptanceMeter acceptance_;
+
+  static constexpr uint32_t kFirstWait = 1024;
+  // Of one step in sixteen with half the rows, less than lane_choice takes for a slope.
+  static constexpr double kMinSpread = 0.01;
+};
+
 }  // namespace tandem

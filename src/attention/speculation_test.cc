@@ -267,5 +267,70 @@ TEST(DraftChoice, FollowsAcceptanceAndCosts) {
   }
 }
 
+// A model whose steps cost `fixed` + `per_row` * rows, with drafts of which `right` are right: what the
+// policy makes of it. `begins`: whether sequences begin all the time, so that there are some to draft for.
+struct Simulation {
+  double fixed, per_row, right;
+  bool begins = true;
+  DraftPolicy policy{{.num_tokens = 1, .automatic = true}, true};
+  std::mt19937 random{3};
+  int drafted_steps = 0;
+
+  void run(int steps) {
+    std::uniform_real_distribution<double> uniform(0, 1);
+    for (int i = 0; i < steps; ++i) {
+      const uint32_t sequences = 4, drafts = begins ? policy.plan() : 0;
+      const uint32_t rows = sequences * (1 + drafts);
+      policy.add_step(sequences, rows, fixed + per_row * rows);
+      for (uint32_t s = 0; s < sequences && drafts > 0; ++s)
+        policy.add_verified(drafts, uniform(random) < right ? 1 : 0);
+      if (policy.tokens() > 0) policy.add_round(sequences, (fixed + per_row * sequences) / 20);
+      drafted_steps += drafts > 0 ? 1 : 0;
+      policy.choose();
+    }
+  }
+};
+
+TEST(DraftPolicy, StaysWhileItPaysAndStopsWhenItDoesNot) {
+  Simulation pays{.fixed = 10, .per_row = 0.1, .right = 0.7};
+  pays.run(2000);
+  EXPECT_EQ(pays.policy.tokens(), 1u);
+  EXPECT_GT(pays.drafted_steps, 1800);
+  EXPECT_LT(pays.drafted_steps, 1900);  // some without, to see what they cost
+
+  for (const auto& [per_row, right] : {std::pair(0.1, 0.0), std::pair(10.0, 0.7)}) {
+    Simulation wrong{.fixed = 10, .per_row = per_row, .right = right};
+    wrong.run(100);
+    EXPECT_EQ(wrong.policy.tokens(), 0u) << per_row;
+    wrong.run(20000);
+    EXPECT_LT(wrong.drafted_steps, 6 * 64) << "it must try again ever more rarely";
+    EXPECT_GT(wrong.drafted_steps, 3 * 60);
+    wrong.right = 0.9;
+    wrong.per_row = 0.1;
+    wrong.run(40000);
+    EXPECT_EQ(wrong.policy.tokens(), 1u) << "what is written has changed, and with it what pays";
+  }
+}
+
+TEST(DraftPolicy, AProbeWithoutSequencesEndsAndOneThatIsNotAutomaticNeverChanges) {
+  Simulation wrong{.fixed = 10, .per_row = 0.1, .right = 0.0};
+  wrong.run(100);
+  wrong.begins = false;
+  int on = 0;
+  for (int i = 0; i < 3000; ++i) {
+    wrong.run(1);
+    on += wrong.policy.tokens() > 0 ? 1 : 0;
+  }
+  EXPECT_GT(on, 400);
+  EXPECT_LT(on, 600);
+  DraftPolicy always({.num_tokens = 2, .automatic = false}, true);
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_EQ(always.plan(), 2u);
+    always.add_step(1, 3, 100);
+    always.add_verified(2, 0);
+    EXPECT_FALSE(always.choose());
+  }
+}
+
 }  // namespace
 }  // namespace tandem

@@ -18,10 +18,25 @@ class StepBuilder {
   // The batch is valid until the next call, as long as the sequences of the parts do not change.
   StepBatch build(std::span<const StepPart> parts, StepId step, RowClass row_class, Instant deadline);
 
+  // Rows of a drafter: position p has the hidden row of the model's row p and the token behind it, p + 1.
+  struct DraftPart {
+    Sequence* sequence = nullptr;
+    uint32_t begin = 0, rows = 0;   // positions
+    const float* hidden = nullptr;  // of the first row; the others follow, hidden_cols apart
+    bool proposes = false;          // the last row's logits are wanted
+  };
+  StepBatch build(std::span<const DraftPart> parts, uint32_t hidden_cols, StepId step, RowClass row_class,
+                  Instant deadline);
+
  private:
+  void clear();
+  void add_row(const Sequence& sequence, uint32_t position, uint32_t token_position);
+  StepBatch batch(StepId step, RowClass row_class, Instant deadline) const;
+
   std::vector<int32_t> token_ids_;
   std::vector<AttentionRow> rows_;
   std::vector<uint32_t> logit_rows_;
+  std::vector<const float*> hidden_;
 };
 
 }  // namespace tandem

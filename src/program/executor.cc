@@ -70,6 +70,10 @@ Status check_batch(const Program& program, const StepBatch& batch) {
                     std::to_string(batch.rows.size()) + " of another");
     }
   }
+  if (program.reads_hidden() && batch.hidden.size() != batch.rows.size()) {
+    return refuse("step has " + std::to_string(batch.hidden.size()) + " hidden rows for " +
+                  std::to_string(batch.rows.size()) + " rows of a drafter: one each");
+  }
   if (batch.logit_rows.size() > shape.logits_capacity) {
     return refuse("step wants " + std::to_string(batch.logit_rows.size()) +
                   " rows of logits: the program's capacity is " + std::to_string(shape.logits_capacity));
@@ -103,6 +107,11 @@ std::span<const float> Lane::logits() const {
 
 std::span<const float> Lane::logits(uint32_t index) const {
   return logits().subspan(size_t{index} * program().vocab_size(), program().vocab_size());
+}
+
+const float* Lane::hidden(uint32_t index) const {
+  const Tensor& tensor = program().hidden();
+  return reinterpret_cast<const float*>(memory_.data() + tensor.offset) + size_t{index} * tensor.cols;
 }
 
 Result<std::unique_ptr<Lane>> Executor::create_lane(std::shared_ptr<const Program> program, LaneId id) {

@@ -38,6 +38,8 @@ class Lane {
   // Logits of the last step that was done, [logit_rows, vocab_size]; valid until the next start.
   std::span<const float> logits() const;
   std::span<const float> logits(uint32_t index) const;  // of batch.logit_rows[index]: [vocab_size]
+  // Program::hidden of the last step that was done: row `index` of it [hidden]. Valid until the next start.
+  const float* hidden(uint32_t index) const;
   // Of the step in work, or of the last one.
   const StepStats& stats() const { return stats_; }
   // All planned buffers, for tests: what spare rows hold must not matter.

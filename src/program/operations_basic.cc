@@ -106,6 +106,16 @@ OperationPtr gather_logit_rows(std::string name, const Tensor& in, const Tensor&
   });
 }
 
+OperationPtr load_hidden(std::string name, const Tensor& out) {
+  assert(out.dtype == DType::f32 && out.rows == TensorRows::step);
+  return make_compute(std::move(name), [out](StepContext& step) -> Status {
+    for (size_t row = 0; row < step.batch.hidden.size(); ++row) {
+      std::memcpy(step.data<float>(out) + row * out.cols, step.batch.hidden[row], out.row_bytes());
+    }
+    return {};
+  });
+}
+
 OperationPtr divide(std::string name, const Tensor& x, float divisor) {
   return make_compute(std::move(name), [x, divisor](StepContext& step) -> Status {
     step.kernels.pool().run(step.rows(x), [&](size_t row, int) {

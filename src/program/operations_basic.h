@@ -61,6 +61,10 @@ OperationPtr residual_add(std::string name, const ResidualAddSpec& spec);
 // out[i] = in[logit_rows[i]]: from all rows of the step to those whose logits are wanted. float32.
 OperationPtr gather_logit_rows(std::string name, const Tensor& in, const Tensor& out);
 
+// out[r] = StepBatch::hidden[r], float32: what a drafter reads of the model's rows. Before any operation that
+// writes what the pointers may lead to.
+OperationPtr load_hidden(std::string name, const Tensor& out);
+
 // x /= divisor, float32 in place.
 OperationPtr divide(std::string name, const Tensor& x, float divisor);
 

@@ -36,6 +36,11 @@ class Program {
   uint32_t vocab_size() const { return vocab_size_; }              // token ids are below
   uint32_t num_state_groups() const { return num_state_groups_; }  // that a batch has rows of
   const Tensor& logits() const { return logits_; }                 // float32 [logits_capacity, vocab_size]
+  // What a drafter reads of this program's rows: float32, of all rows or of those whose logits are wanted.
+  // Empty when nobody does.
+  const Tensor& hidden() const { return hidden_; }
+  // A drafter's program: its steps have StepBatch::hidden.
+  bool reads_hidden() const { return reads_hidden_; }
 
  private:
   friend class ProgramBuilder;
@@ -49,6 +54,8 @@ class Program {
   uint32_t vocab_size_ = 0;
   uint32_t num_state_groups_ = 1;
   Tensor logits_;
+  Tensor hidden_;
+  bool reads_hidden_ = false;
 };
 
 class ProgramBuilder {
@@ -69,6 +76,10 @@ class ProgramBuilder {
 
   // 0, 1, 2, ... [capacity]: the row list of a product over all rows. Shared by all operations that need it.
   std::shared_ptr<const std::vector<uint32_t>> identity_rows();
+
+  // The result beside the logits.
+  void export_hidden(const Tensor& hidden) { program_.hidden_ = hidden; }
+  void read_hidden() { program_.reads_hidden_ = true; }
 
   // `logits`: float32 [logits_capacity, vocab_size].
   Result<std::shared_ptr<const Program>> finish(Tensor logits);

@@ -25,6 +25,9 @@ struct StepBatch {
   // where the model has one group.
   std::span<const std::span<const AttentionRow>> group_rows;
   std::span<const uint32_t> logit_rows;  // rows whose logits are wanted, in the order of the result
+  // Of programs that read hidden rows (Program::reads_hidden): where each row's lies, float32, e.g. in the
+  // lane that computed it. Read once, at the beginning of the step.
+  std::span<const float* const> hidden;  // [rows]
   Instant deadline = Instant::max();     // of each exchange with the experts
   uint32_t program = 0;                  // FfnRequest::program of every exchange
 
