@@ -24,7 +24,7 @@ Result<int> serve_in_front(Settings& settings) {
   StopSignal stop;
   set_log_name("front");
   TANDEM_ASSIGN(const std::unique_ptr<ApiServer> server, start_server(settings));
-  TANDEM_ASSIGN(ServedModel model, read_served_model(settings.model, served_name(settings)));
+  TANDEM_ASSIGN(ServedModel model, read_model(settings));
   server->set_progress("waiting for attention ranks", 0);
   TANDEM_ASSIGN(const std::unique_ptr<FrontHost> host, FrontHost::connect(settings, settings.afd.attention));
   tell_ranks(settings, host->ranks());
@@ -54,7 +54,7 @@ Result<int> serve(Settings& settings, const std::vector<std::string>& ffn_addres
   StopSignal stop;
   TANDEM_TRY(read_model_config(settings.model));  // what is no model is refused before a port is taken
   TANDEM_ASSIGN(const std::unique_ptr<ApiServer> server, start_server(settings));
-  TANDEM_ASSIGN(ServedModel model, read_served_model(settings.model, served_name(settings)));
+  TANDEM_ASSIGN(ServedModel model, read_model(settings));
   TANDEM_ASSIGN(const std::unique_ptr<EngineHost> host, EngineHost::create(settings, ffn_addresses, 1));
   tell_ranks(settings, {host->facts()});
   serve_until_stopped(settings, stop, *server, std::move(model), host->engine(), {});
@@ -143,7 +143,7 @@ Result<int> run_up(Settings& settings) {
     TANDEM_ASSIGN(server, start_server(settings));
   }
   TANDEM_ASSIGN(const TextModel text, TextModel::load(settings.model));
-  TANDEM_ASSIGN(ServedModel model, read_served_model(settings.model, served_name(settings)));
+  TANDEM_ASSIGN(ServedModel model, read_model(settings));
   TANDEM_ASSIGN(const std::unique_ptr<Deployment> deployment, Deployment::start(settings));
   tell_ranks(settings, deployment->ranks());
   TANDEM_TRY(answer_sample(settings, text, deployment->engine()));

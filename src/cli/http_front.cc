@@ -21,6 +21,12 @@ std::string served_name(const Settings& settings) {
   return path.filename().string();
 }
 
+Result<ServedModel> read_model(const Settings& settings) {
+  return read_served_model(settings.model, served_name(settings),
+                           {.reasoning_parser = settings.serving.reasoning_parser,
+                            .tool_call_parser = settings.serving.tool_call_parser});
+}
+
 void tell(const Settings& settings, const char* event, const std::string& url) {
   if (settings.json) {
     std::printf("%s\n", nlohmann::ordered_json{{"event", event}, {"url", url}}.dump().c_str());

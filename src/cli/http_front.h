@@ -11,6 +11,7 @@
 #include "cli/settings.h"
 #include "cli/stop_signal.h"
 #include "serving/api_server.h"
+#include "serving/served_model.h"
 
 namespace tandem {
 
@@ -19,6 +20,9 @@ inline constexpr auto kServeDrainLimit = std::chrono::seconds(10);
 
 // The name of the model in the API.
 std::string served_name(const Settings& settings);
+
+// Tokenizer, chat format and defaults of the model folder.
+Result<ServedModel> read_model(const Settings& settings);
 
 // What the process tells whoever started it, one line each on standard output: words, or JSON objects with
 // --json.

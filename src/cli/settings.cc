@@ -123,6 +123,11 @@ OptionSet Settings::declare() {
       "Tokens that the KV pool holds; 0: max_num_seqs full contexts, within a quarter of the free memory.");
   set.integer("serving.max_queue", serving.max_queue, 1, 1048576,
               "Requests that may wait; one more is answered with 429.");
+  set.choice("serving.reasoning_parser", serving.reasoning_parser,
+             {"auto", "none", "deepseek_v4", "deepseek_r1", "qwen3"},
+             "How answers mark their reasoning; auto: as the model's chat format says.");
+  set.choice("serving.tool_call_parser", serving.tool_call_parser, {"auto", "none", "deepseek_v4", "hermes"},
+             "How answers write tool calls; auto: as the chat format says; none: calls stay text.");
 
   set.integer("up.attention", up.attention, 1, 1024, "Attention ranks to start.");
   set.integer("up.ffn", up.ffn, 0, 1024, "FFN ranks to start; 0: colocated.");

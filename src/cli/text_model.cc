@@ -12,7 +12,10 @@ Result<std::vector<int32_t>> TextModel::encode_text(const std::string& text) con
 }
 
 Result<std::vector<int32_t>> TextModel::encode_question(const std::string& question) const {
-  return encode_chat(model_, {{"user", question, ""}}, /*add_generation_prompt=*/true, "{}");
+  ChatInput input;
+  input.messages.push_back({.role = "user", .content = question});
+  TANDEM_ASSIGN(EncodedChat chat, encode_chat(model_, input));
+  return std::move(chat.tokens);
 }
 
 Result<std::string> TextModel::decode(const std::vector<int32_t>& tokens) const {

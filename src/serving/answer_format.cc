@@ -73,8 +73,43 @@ Json logprobs(const ResponseHead& head, const std::vector<AnswerToken>& tokens) 
   return head.chat ? chat_logprobs(tokens) : completion_logprobs(tokens);
 }
 
-const char* finish_reason(AnswerEnd end) {
-  return end == AnswerEnd::length ? "length" : "stop";
+const char* finish_reason(AnswerEnd end, bool called) {
+  if (end == AnswerEnd::length) return "length";
+  return called ? "tool_calls" : "stop";
+}
+
+// What the answer has not, it does not say; content is null beside calls, as in OpenAI's replies.
+Json message(const WholeAnswer& answer) {
+  Json out = {{"role", "assistant"}, {"content", answer.text}, {"refusal", nullptr}};
+  if (answer.text.empty() && (!answer.tool_calls.empty() || !answer.reasoning.empty()))
+    out["content"] = nullptr;
+  if (!answer.reasoning.empty()) out["reasoning_content"] = answer.reasoning;
+  for (const ToolCall& call : answer.tool_calls) {
+    out["tool_calls"].push_back({{"id", call.id},
+                                 {"type", "function"},
+                                 {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  }
+  return out;
+}
+
+Json delta_object(const OutputDelta& delta, const std::string& call_id) {
+  switch (delta.kind) {
+    case OutputDelta::Kind::content:
+      return {{"content", delta.text}};
+    case OutputDelta::Kind::reasoning:
+      return {{"reasoning_content", delta.text}};
+    case OutputDelta::Kind::call: {
+      Json call = {{"index", delta.call},
+                   {"id", call_id},
+                   {"type", "function"},
+                   {"function", {{"name", delta.text}, {"arguments", ""}}}};
+      return {{"tool_calls", Json::array({std::move(call)})}};
+    }
+    case OutputDelta::Kind::arguments:
+      break;
+  }
+  Json call = {{"index", delta.call}, {"function", {{"arguments", delta.text}}}};
+  return {{"tool_calls", Json::array({std::move(call)})}};
 }
 
 Json envelope(const ResponseHead& head, const char* object) {
@@ -109,12 +144,12 @@ std::string whole_json(const ResponseHead& head, const std::vector<WholeAnswer>&
   for (size_t i = 0; i < answers.size(); ++i) {
     Json choice = {{"index", i}};
     if (head.chat) {
-      choice["message"] = {{"role", "assistant"}, {"content", answers[i].text}, {"refusal", nullptr}};
+      choice["message"] = message(answers[i]);
     } else {
       choice["text"] = answers[i].text;
     }
     choice["logprobs"] = logprobs(head, answers[i].tokens);
-    choice["finish_reason"] = finish_reason(answers[i].end);
+    choice["finish_reason"] = finish_reason(answers[i].end, !answers[i].tool_calls.empty());
     out["choices"].push_back(std::move(choice));
   }
   out["usage"] = usage_object(usage);
@@ -129,18 +164,21 @@ std::string role_chunk_json(const ResponseHead& head, uint32_t answer) {
 }
 
 std::string piece_chunk_json(const ResponseHead& head, uint32_t answer, const AnswerPiece& piece) {
-  Json choice = {{"index", answer}};
-  if (head.chat) {
-    choice["delta"] = {{"content", piece.text}};
-  } else {
-    choice["text"] = piece.text;
-  }
-  choice["logprobs"] = logprobs(head, piece.tokens);
-  choice["finish_reason"] = nullptr;
-  return chunk(head, std::move(choice));
+  return chunk(head, {{"index", answer},
+                      {"text", piece.text},
+                      {"logprobs", logprobs(head, piece.tokens)},
+                      {"finish_reason", nullptr}});
 }
 
-std::string end_chunk_json(const ResponseHead& head, uint32_t answer, AnswerEnd end) {
+std::string delta_chunk_json(const ResponseHead& head, uint32_t answer, const OutputDelta& delta,
+                             const std::string& call_id, const std::vector<AnswerToken>& tokens) {
+  return chunk(head, {{"index", answer},
+                      {"delta", delta_object(delta, call_id)},
+                      {"logprobs", logprobs(head, tokens)},
+                      {"finish_reason", nullptr}});
+}
+
+std::string end_chunk_json(const ResponseHead& head, uint32_t answer, AnswerEnd end, bool called) {
   Json choice = {{"index", answer}};
   if (head.chat) {
     choice["delta"] = Json::object();
@@ -148,7 +186,7 @@ std::string end_chunk_json(const ResponseHead& head, uint32_t answer, AnswerEnd 
     choice["text"] = "";
   }
   choice["logprobs"] = nullptr;
-  choice["finish_reason"] = finish_reason(end);
+  choice["finish_reason"] = finish_reason(end, called);
   return chunk(head, std::move(choice));
 }
 

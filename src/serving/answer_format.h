@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "serving/chat/chat_message.h"
+#include "serving/chat/output_parser.h"
 #include "serving/text_generation.h"
 
 namespace tandem {
@@ -21,6 +23,8 @@ struct ResponseHead {
 
 struct WholeAnswer {
   std::string text;
+  std::string reasoning;             // chat only
+  std::vector<ToolCall> tool_calls;  // chat only
   std::vector<AnswerToken> tokens;
   AnswerEnd end = AnswerEnd::stop;
 };
@@ -30,8 +34,13 @@ std::string whole_json(const ResponseHead& head, const std::vector<WholeAnswer>&
 
 // The role, before anything else of an answer. Chat only.
 std::string role_chunk_json(const ResponseHead& head, uint32_t answer);
+// Completions only.
 std::string piece_chunk_json(const ResponseHead& head, uint32_t answer, const AnswerPiece& piece);
-std::string end_chunk_json(const ResponseHead& head, uint32_t answer, AnswerEnd end);
+// Chat only. `call_id`: of a call, with its first delta.
+std::string delta_chunk_json(const ResponseHead& head, uint32_t answer, const OutputDelta& delta,
+                             const std::string& call_id, const std::vector<AnswerToken>& tokens);
+// `called`: the answer has tool calls.
+std::string end_chunk_json(const ResponseHead& head, uint32_t answer, AnswerEnd end, bool called);
 std::string usage_chunk_json(const ResponseHead& head, const AnswerUsage& usage);
 
 // One server-sent event.

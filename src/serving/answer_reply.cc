@@ -1,5 +1,8 @@
 #include "serving/answer_reply.h"
 
+#include <fmt/format.h>
+
+#include <random>
 #include <utility>
 
 #include "serving/api_error.h"
@@ -16,10 +19,27 @@ void add_usage(AnswerUsage& total, const AnswerUsage& usage, bool first_of_promp
   total.cached_tokens += usage.cached_tokens;
 }
 
+// What a client answers a call by: unlike any other, of this server or another.
+std::string new_call_id() {
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  return fmt::format("call_{:016x}{:08x}", random(), random() >> 32);
+}
+
+std::vector<OutputParser> make_parsers(const ReplyPlan& plan) {
+  std::vector<OutputParser> out;
+  for (uint32_t i = 0; plan.head.chat && i < plan.answers; ++i) {
+    out.emplace_back(plan.output_format, plan.output_options);
+  }
+  return out;
+}
+
 class WholeReply : public AnswerListener {
  public:
   WholeReply(ReplyPlan plan, std::shared_ptr<ResponseWriter> writer)
-      : plan_(std::move(plan)), writer_(std::move(writer)), answers_(plan_.answers) {
+      : plan_(std::move(plan)),
+        writer_(std::move(writer)),
+        parsers_(make_parsers(plan_)),
+        answers_(plan_.answers) {
     for (size_t i = 0; i < answers_.size() && !plan_.echo.empty(); ++i) {
       answers_[i].text = plan_.echo[i / plan_.answers_per_prompt];
     }
@@ -27,12 +47,23 @@ class WholeReply : public AnswerListener {
 
   void on_piece(uint32_t answer, AnswerPiece piece) override {
     WholeAnswer& whole = answers_[answer];
-    whole.text += piece.text;
     for (AnswerToken& token : piece.tokens) whole.tokens.push_back(std::move(token));
+    if (!plan_.head.chat) {
+      whole.text += piece.text;
+      return;
+    }
+    OutputDeltas deltas;
+    parsers_[answer].push(piece.text, deltas);
+    add(whole, std::move(deltas));
   }
 
   void on_end(uint32_t answer, AnswerEnd end, const AnswerUsage& usage) override {
     answers_[answer].end = end;
+    if (plan_.head.chat) {
+      OutputDeltas deltas;
+      parsers_[answer].finish(deltas);
+      add(answers_[answer], std::move(deltas));
+    }
     add_usage(usage_, usage, answer % plan_.answers_per_prompt == 0);
   }
 
@@ -42,8 +73,28 @@ class WholeReply : public AnswerListener {
   void on_error(const Error& error) override { writer_->respond(error_response(api_error(error))); }
 
  private:
+  static void add(WholeAnswer& whole, OutputDeltas deltas) {
+    for (OutputDelta& delta : deltas) {
+      switch (delta.kind) {
+        case OutputDelta::Kind::content:
+          whole.text += delta.text;
+          break;
+        case OutputDelta::Kind::reasoning:
+          whole.reasoning += delta.text;
+          break;
+        case OutputDelta::Kind::call:
+          whole.tool_calls.push_back({.id = new_call_id(), .name = std::move(delta.text), .arguments = {}});
+          break;
+        case OutputDelta::Kind::arguments:
+          whole.tool_calls.back().arguments += delta.text;
+          break;
+      }
+    }
+  }
+
   ReplyPlan plan_;
   std::shared_ptr<ResponseWriter> writer_;
+  std::vector<OutputParser> parsers_;
   std::vector<WholeAnswer> answers_;
   AnswerUsage usage_;
 };
@@ -51,16 +102,33 @@ class WholeReply : public AnswerListener {
 class StreamReply : public AnswerListener {
  public:
   StreamReply(ReplyPlan plan, std::shared_ptr<ResponseWriter> writer)
-      : plan_(std::move(plan)), writer_(std::move(writer)), begun_(plan_.answers) {}
+      : plan_(std::move(plan)),
+        writer_(std::move(writer)),
+        parsers_(make_parsers(plan_)),
+        tokens_(plan_.answers),
+        begun_(plan_.answers) {}
 
   void on_piece(uint32_t answer, AnswerPiece piece) override {
     begin(answer);
-    event(piece_chunk_json(plan_.head, answer, piece));
+    if (!plan_.head.chat) return event(piece_chunk_json(plan_.head, answer, piece));
+    for (AnswerToken& token : piece.tokens) tokens_[answer].push_back(std::move(token));
+    OutputDeltas deltas;
+    parsers_[answer].push(piece.text, deltas);
+    send(answer, deltas);
   }
 
   void on_end(uint32_t answer, AnswerEnd end, const AnswerUsage& usage) override {
     begin(answer);
-    event(end_chunk_json(plan_.head, answer, end));
+    bool called = false;
+    if (plan_.head.chat) {
+      OutputDeltas deltas;
+      parsers_[answer].finish(deltas);
+      // Logprobs of what became no text still belong to the answer.
+      if (deltas.empty() && !tokens_[answer].empty()) deltas.emplace_back();
+      send(answer, deltas);
+      called = parsers_[answer].called();
+    }
+    event(end_chunk_json(plan_.head, answer, end, called));
     add_usage(usage_, usage, answer % plan_.answers_per_prompt == 0);
   }
 
@@ -87,6 +155,15 @@ class StreamReply : public AnswerListener {
     }
   }
 
+  // The tokens so far go with the first delta that is decided after them.
+  void send(uint32_t answer, const OutputDeltas& deltas) {
+    for (const OutputDelta& delta : deltas) {
+      const bool begins_call = delta.kind == OutputDelta::Kind::call;
+      const std::string id = begins_call ? new_call_id() : std::string();
+      event(delta_chunk_json(plan_.head, answer, delta, id, std::exchange(tokens_[answer], {})));
+    }
+  }
+
   void event(const std::string& data) {
     if (started_) return writer_->write(sse_event(data));
     started_ = true;
@@ -96,6 +173,8 @@ class StreamReply : public AnswerListener {
 
   ReplyPlan plan_;
   std::shared_ptr<ResponseWriter> writer_;
+  std::vector<OutputParser> parsers_;
+  std::vector<std::vector<AnswerToken>> tokens_;  // [answers]: not sent yet
   std::vector<bool> begun_;
   AnswerUsage usage_;
   bool started_ = false;

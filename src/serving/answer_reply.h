@@ -16,6 +16,8 @@ struct ReplyPlan {
   uint32_t answers = 1;
   uint32_t answers_per_prompt = 1;
   std::vector<std::string> echo;  // one for each prompt: put before its answers; empty for none
+  OutputFormat output_format;     // of chat: what answers are taken apart into
+  OutputOptions output_options;
 };
 
 std::shared_ptr<AnswerListener> make_whole_reply(ReplyPlan plan, std::shared_ptr<ResponseWriter> writer);

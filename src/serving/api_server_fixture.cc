@@ -11,6 +11,8 @@ namespace tandem {
 
 using nlohmann::json;
 
+ApiServerTest::ApiServerTest() : write_folder_(write_test_model_folder) {}
+
 void ApiServerTest::TearDown() {
   server_.reset();  // before the engine
   engine_.reset();
@@ -34,7 +36,7 @@ void ApiServerTest::start(std::string output, ScriptedEngineOptions options, boo
 void ApiServerTest::make_ready() {
   const auto folder =
       std::filesystem::temp_directory_path() / ("tandem_api_test_" + std::to_string(getpid()));
-  write_test_model_folder(folder.string());
+  write_folder_(folder.string());
   auto model = read_served_model(folder.string(), "org/test-model");
   std::filesystem::remove_all(folder);
   ASSERT_TRUE(model) << model.error().message;

@@ -19,6 +19,7 @@ class ApiServerTest : public ::testing::Test {
  protected:
   using json = nlohmann::json;
 
+  ApiServerTest();
   void TearDown() override;
 
   // A server whose model "org/test-model" answers `output`, one token a byte, unless `options` has a script.
@@ -42,6 +43,8 @@ class ApiServerTest : public ::testing::Test {
   // A sample without labels, -1 when there is none.
   double metric(const std::string& name);
 
+  // What the model folder is; before start().
+  void (*write_folder_)(const std::string& folder);
   std::unique_ptr<ScriptedEngine> engine_;
   std::unique_ptr<ApiServer> server_;
 };

@@ -6,6 +6,7 @@
 
 #include "serving/openai_request.h"
 #include "serving/request_fields.h"
+#include "serving/tool_fields.h"
 
 namespace tandem {
 
@@ -16,68 +17,87 @@ namespace {
 constexpr int64_t kMaxTopLogprobs = 20;  // OpenAI's limit
 
 // Parts are joined by a newline, as vLLM does for templates that take a string.
-bool read_content(FieldReader& fields, const std::string& name, const json* value, std::string& out) {
+void read_content(FieldReader& fields, const std::string& name, const json* value, std::string& out) {
   if (value != nullptr && value->is_string()) {
     out = value->get<std::string>();
-    return true;
+    return;
   }
   if (value == nullptr || !value->is_array() || value->empty()) {
-    fields.fail("content", fmt::format("{} is {}; it must be a string or a list of text parts", name,
-                                       value == nullptr ? "missing" : shown(*value)));
-    return false;
+    return fields.fail("content", fmt::format("{} is {}; it must be a string or a list of text parts", name,
+                                              value == nullptr ? "missing" : shown(*value)));
   }
   for (size_t i = 0; i < value->size(); ++i) {
     const json& part = (*value)[i];
     const json type = part.is_object() ? part.value("type", json()) : json();
     const json text = part.is_object() ? part.value("text", json()) : json();
     if (type != json("text")) {
-      fields.fail("content",
-                  fmt::format("{}[{}] has the type {}; only \"text\" is supported", name, i, shown(type)));
-      return false;
+      return fields.fail(
+          "content", fmt::format("{}[{}] has the type {}; only \"text\" is supported", name, i, shown(type)));
     }
     if (!text.is_string()) {
-      fields.fail("content", fmt::format("{}[{}].text is {}; it must be a string", name, i, shown(text)));
-      return false;
+      return fields.fail("content",
+                         fmt::format("{}[{}].text is {}; it must be a string", name, i, shown(text)));
     }
     if (i != 0) out += '\n';
     out += text.get_ref<const std::string&>();
   }
-  return true;
 }
 
-std::optional<ApiError> read_message(const json& item, size_t index, ChatMessage& out) {
+void read_role(FieldReader& fields, const std::string& name, const ChatFeatures& features, std::string& out) {
+  out = fields.text("role").value_or("");
+  if (!fields.ok()) return;
+  for (const char* known : {"system", "developer", "user", "assistant", "tool"}) {
+    if (out == known) return;
+  }
+  if (features.latest_reminder && out == "latest_reminder") return;
+  fields.fail("role", fmt::format("{}.role is {}; supported are system, developer, user, assistant{}", name,
+                                  shown(json(out)),
+                                  features.latest_reminder ? ", tool and latest_reminder" : " and tool"));
+}
+
+std::optional<ApiError> read_message(const json& item, size_t index, const ChatFeatures& features,
+                                     ChatMessage& out) {
   const std::string name = fmt::format("messages[{}]", index);
   if (!item.is_object()) {
     return ApiError{.message = fmt::format("{} is {}; it must be an object", name, shown(item)),
                     .param = "messages"};
   }
   FieldReader fields(item, name + ".");
-  out.role = fields.text("role").value_or("");
-  if (out.role == "developer") out.role = "system";  // OpenAI's newer name; templates know the older one
-  if (fields.ok() && out.role != "system" && out.role != "user" && out.role != "assistant") {
-    fields.fail("role", fmt::format("{}.role is {}; supported are system, developer, user and assistant",
-                                    name, shown(json(out.role))));
-  }
+  read_role(fields, name, features, out.role);
   // Clients send a reply's message back as it came, with the fields that it did not use.
-  for (const char* unused :
-       {"tool_calls", "tool_call_id", "function_call", "audio", "annotations", "reasoning_content"}) {
+  for (const char* unused : {"function_call", "audio", "annotations"}) {
     fields.refuse(unused, "send the text in content");
   }
   fields.refuse("refusal", "send the text in content");
   out.name = fields.text("name").value_or("");
-  if (fields.ok()) read_content(fields, name + ".content", fields.take("content"), out.content);
+  if (out.role == "assistant") {
+    out.reasoning_content = fields.text("reasoning_content").value_or("");
+    read_tool_calls(fields, name, features, out.tool_calls);
+  } else {
+    fields.refuse("reasoning_content", "only an assistant reasons");
+    fields.refuse("tool_calls", "only an assistant calls tools");
+  }
+  if (out.role == "tool") {
+    read_tool_call_id(fields, name, features, out.tool_call_id);
+  } else {
+    fields.refuse("tool_call_id", "only a tool answers calls");
+  }
+  const json* content = fields.take("content");
+  const bool may_lack = !out.tool_calls.empty() || !out.reasoning_content.empty();
+  out.has_content = content != nullptr || !may_lack;
+  if (fields.ok() && out.has_content) read_content(fields, name + ".content", content, out.content);
   if (fields.finish()) return std::nullopt;
   return fields.take_error();
 }
 
-void read_messages(FieldReader& fields, ChatRequest& out) {
+void read_messages(FieldReader& fields, const ChatFeatures& features, ChatRequest& out) {
   const json* value = fields.take("messages");
   if (value == nullptr || !value->is_array() || value->empty()) {
     return fields.fail("messages", fmt::format("messages is {}; it must be a list of at least one message",
                                                value == nullptr ? "missing" : shown(*value)));
   }
   for (size_t i = 0; i < value->size(); ++i) {
-    if (auto error = read_message((*value)[i], i, out.messages.emplace_back())) {
+    if (auto error = read_message((*value)[i], i, features, out.input.messages.emplace_back())) {
       return fields.fail(error->param, error->message);
     }
   }
@@ -102,18 +122,43 @@ void read_max_tokens(FieldReader& fields, CommonRequest& out) {
   }
 }
 
+// OpenAI's switch is a variable of the template under the same name.
+void read_template_variables(FieldReader& fields, const ChatFeatures& features, std::string& out) {
+  json variables = json::object();
+  if (const json* kwargs = fields.take("chat_template_kwargs")) {
+    if (!kwargs->is_object()) {
+      return fields.fail("chat_template_kwargs",
+                         fmt::format("chat_template_kwargs is {}; it must be an object", shown(*kwargs)));
+    }
+    variables = *kwargs;
+  }
+  if (const auto effort = fields.text("reasoning_effort")) {
+    if (!features.reasoning_effort) {
+      fields.fail("reasoning_effort",
+                  "reasoning_effort is not supported: this model's chat template has no such switch; use "
+                  "chat_template_kwargs if it has another");
+    }
+    const json given = variables.value("reasoning_effort", json(*effort));
+    if (given != json(*effort)) {
+      fields.fail(
+          "reasoning_effort",
+          fmt::format("reasoning_effort is {} and chat_template_kwargs.reasoning_effort is {}: give one "
+                      "of them",
+                      shown(json(*effort)), shown(given)));
+    }
+    variables["reasoning_effort"] = *effort;
+  }
+  out = variables.dump();
+}
+
 void refuse_what_chat_lacks(FieldReader& fields) {
-  fields.refuse("tools", "tool calls are not available; describe the tools in a message");
-  fields.only("tool_choice", {"\"none\"", "\"auto\""}, "tool calls are not available: leave it out");
-  fields.accept({"parallel_tool_calls"});  // says nothing without tools
-  fields.refuse("functions", "tool calls are not available; describe the tools in a message");
-  fields.only("function_call", {"\"none\"", "\"auto\""}, "tool calls are not available: leave it out");
+  fields.refuse("functions", "give them as tools");
+  fields.only("function_call", {"\"none\"", "\"auto\""}, "use tools and tool_choice");
   fields.only("response_format", {R"({"type":"text"})"}, "structured output is not available; leave it out");
   fields.only("modalities", {R"(["text"])"}, "only text is available: leave it out");
   fields.refuse("audio", "only text is available");
   fields.refuse("prediction", "leave it out: answers are generated from the messages alone");
   fields.refuse("web_search_options", "there is no search here");
-  fields.refuse("reasoning_effort", "use chat_template_kwargs if the model's template has a switch");
   fields.refuse("verbosity", "ask for it in a message");
   fields.refuse("store", "answers are not stored");
   fields.refuse("echo", "use /v1/completions");
@@ -135,20 +180,14 @@ ApiResult<ChatRequest> parse_chat_request(std::string_view body, const RequestCo
   ChatRequest out;
   read_common(fields, context, out.common);
   read_max_tokens(fields, out.common);
-  read_messages(fields, out);
+  read_messages(fields, context.chat, out);
+  read_tools(fields, body, context.chat, out);
   const bool logprobs = fields.boolean("logprobs").value_or(false);
   const auto top = fields.integer("top_logprobs", 0, kMaxTopLogprobs);
   if (top && !logprobs) fields.fail("top_logprobs", "top_logprobs needs logprobs to be true");
   if (logprobs) out.common.sampling.top_logprobs = static_cast<int32_t>(top.value_or(0));
-  out.add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true);
-  if (const json* kwargs = fields.take("chat_template_kwargs")) {
-    if (kwargs->is_object()) {
-      out.template_kwargs = kwargs->dump();
-    } else {
-      fields.fail("chat_template_kwargs",
-                  fmt::format("chat_template_kwargs is {}; it must be an object", shown(*kwargs)));
-    }
-  }
+  out.input.add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true);
+  read_template_variables(fields, context.chat, out.input.kwargs_json);
   refuse_what_chat_lacks(fields);
   if (!fields.finish()) return std::unexpected(fields.take_error());
   return out;

@@ -23,6 +23,7 @@ RequestContext context_of(const ServedModel& model) {
   context.model = model.id;
   context.defaults = model.defaults.sampling;
   context.known_tokens = &model.known_tokens;
+  context.chat = model.chat_features;
   // More at once could never be admitted together.
   const EngineLimits& limits = model.engine->limits();
   context.max_answers =
@@ -74,6 +75,7 @@ std::optional<ApiError> check_length(const ServedModel& model, size_t tokens, co
 
 struct CompletionService::Job {
   bool chat = false;
+  OutputOptions output = {};  // of a chat
   CommonRequest common;
   std::vector<std::vector<int32_t>> prompts;
   std::vector<std::string> echo;
@@ -84,7 +86,7 @@ void CompletionService::handle_completion(const ServedModel& model, const HttpRe
   auto parsed = parse_completion_request(request.body, context_of(model));
   if (!parsed) return writer->respond(error_response(parsed.error()));
   const EngineLimits& limits = model.engine->limits();
-  Job job{.chat = false, .common = std::move(parsed->common), .prompts = {}, .echo = {}};
+  Job job{.common = std::move(parsed->common), .prompts = {}, .echo = {}};
   for (PromptInput& prompt : parsed->prompts) {
     if (parsed->echo && prompt.is_tokens) {
       auto text = model.tokenizer->decode(prompt.tokens);
@@ -111,15 +113,20 @@ void CompletionService::handle_chat(const ServedModel& model, const HttpRequest&
   auto parsed = parse_chat_request(request.body, context_of(model));
   if (!parsed) return writer->respond(error_response(parsed.error()));
   const EngineLimits& limits = model.engine->limits();
-  auto ids = encode_chat(model, parsed->messages, parsed->add_generation_prompt, parsed->template_kwargs,
-                         max_counted_tokens(limits));
+  auto chat = encode_chat(model, parsed->input, max_counted_tokens(limits));
   // Whatever the template says of these messages, they are what is wrong: it was checked when the server
   // started.
-  if (!ids) return writer->respond(error_response(refusal(ids.error(), limits, "messages")));
-  if (auto error = check_length(model, ids->size(), "messages"))
+  if (!chat) return writer->respond(error_response(refusal(chat.error(), limits, "messages")));
+  if (auto error = check_length(model, chat->tokens.size(), "messages"))
     return writer->respond(error_response(*error));
-  Job job{.chat = true, .common = std::move(parsed->common), .prompts = {}, .echo = {}};
-  job.prompts.push_back(std::move(*ids));
+  Job job{.chat = true,
+          .output = {.reasoning_open = chat->reasoning_open,
+                     .tool_calls = parsed->may_call_tools,
+                     .parallel_tool_calls = parsed->parallel_tool_calls},
+          .common = std::move(parsed->common),
+          .prompts = {},
+          .echo = {}};
+  job.prompts.push_back(std::move(chat->tokens));
   start(model, request, std::move(job), writer);
 }
 
@@ -135,6 +142,8 @@ void CompletionService::start(const ServedModel& model, const HttpRequest& reque
   plan.answers_per_prompt = job.common.n;
   plan.answers = static_cast<uint32_t>(job.prompts.size()) * job.common.n;
   plan.echo = std::move(job.echo);
+  plan.output_format = model.output_format;
+  plan.output_options = job.output;
   auto listener = job.common.stream ? make_stream_reply(std::move(plan), writer)
                                     : make_whole_reply(std::move(plan), writer);
 
@@ -146,6 +155,7 @@ void CompletionService::start(const ServedModel& model, const HttpRequest& reque
   text.stops = std::move(job.common.stops);
   text.eos_token_ids = model.defaults.eos_token_ids;
   text.skip_special_tokens = job.common.skip_special_tokens;
+  if (job.chat) text.kept_tokens = model.marker_tokens;
   text.received = request.received;
   const auto generation = TextGeneration::create({model.engine, model.tokenizer, delivery_, metrics_},
                                                  std::move(text), std::move(listener));

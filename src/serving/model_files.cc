@@ -114,6 +114,13 @@ Result<GenerationDefaults> read_generation_defaults(const std::string& folder) {
 
 Result<ChatTemplateSource> read_chat_template(const std::string& folder) {
   ChatTemplateSource out;
+  TANDEM_ASSIGN(const json config, read_object(folder + "/config.json"));
+  // deepseek_ref: what repacks in the layout of the reference code call themselves.
+  const json type = config.value("model_type", json()), names = config.value("architectures", json());
+  out.is_deepseek_v4 = type == "deepseek_v4" || type == "deepseek_ref" ||
+                       (names.is_array() && !names.empty() && names.front() == "DeepseekV4ForCausalLM");
+  for (const auto& [key, value] : config.items())
+    out.has_dspark = out.has_dspark || key.starts_with("dspark_");
   const std::string file = folder + "/tokenizer_config.json", own_file = folder + "/chat_template.jinja";
   TANDEM_ASSIGN(const json object, read_object(file));
   TANDEM_ASSIGN(out.bos_token, read_token(object, file, "bos_token"));

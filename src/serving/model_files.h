@@ -24,10 +24,12 @@ struct ChatTemplateSource {
   std::string text;                  // "" when the checkpoint has none
   std::string file;                  // where it came from
   std::string bos_token, eos_token;  // texts, as templates use them; "" for none
+  bool is_deepseek_v4 = false;       // by config.json: it has a prompt format without a template
+  bool has_dspark = false;           // its later releases, by their dspark_* keys
 };
 
 // chat_template.jinja wins over tokenizer_config.json, whose "chat_template" is a string or a list of named
-// templates, of which "default" is taken.
+// templates, of which "default" is taken. What config.json says of a format without a template comes with it.
 Result<ChatTemplateSource> read_chat_template(const std::string& folder);
 
 }  // namespace tandem

@@ -10,6 +10,7 @@
 
 #include "attention/engine.h"
 #include "serving/api_error.h"
+#include "serving/chat/chat_message.h"
 
 namespace tandem {
 
@@ -20,6 +21,7 @@ struct RequestContext {
   const std::vector<bool>* known_tokens =
       nullptr;                 // [vocabulary]: ids that the tokenizer and the engine have
   uint32_t max_answers = 128;  // n × prompts of one request
+  ChatFeatures chat = {};      // what the prompt format has a place for
 };
 
 // What both APIs share.
@@ -47,17 +49,11 @@ struct CompletionRequest {
   bool parse_special_tokens = false;  // control tokens written in the prompt become control tokens
 };
 
-struct ChatMessage {
-  std::string role;
-  std::string content;
-  std::string name;  // "" for none
-};
-
 struct ChatRequest {
   CommonRequest common;
-  std::vector<ChatMessage> messages;
-  bool add_generation_prompt = true;
-  std::string template_kwargs = "{}";  // a JSON object: more variables for the template
+  ChatInput input;
+  bool may_call_tools = false;  // there are tools, and tool_choice is not none
+  bool parallel_tool_calls = true;
 };
 
 ApiResult<CompletionRequest> parse_completion_request(std::string_view body, const RequestContext& context);

@@ -229,9 +229,9 @@ TEST_F(RequestTest, ChatRefusesByName) {
       {R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","tool_calls":[{"id":"x"}]}]})",
        "messages[1].tool_calls", "tool_calls"},
       {R"({"messages":[{"role":"user","content":"a","weight":1}]})", "messages[0].weight", "weight"},
-      {R"({"tools":[{"type":"function"}]})", "tools", "tool calls"},
+      {R"({"tools":[{"type":"function"}]})", "tools", "no place for tools"},
       {R"({"tool_choice":"required"})", "tool_choice", "required"},
-      {R"({"functions":[{"name":"f"}]})", "functions", "tool calls"},
+      {R"({"functions":[{"name":"f"}]})", "functions", "give them as tools"},
       {R"({"response_format":{"type":"json_schema"}})", "response_format", "json_schema"},
       {R"({"modalities":["text","audio"]})", "modalities", "audio"},
       {R"({"audio":{"voice":"x"}})", "audio", "text"},
@@ -270,12 +270,101 @@ TEST_F(RequestTest, ChatAcceptsWhatClientsSendBack) {
     "metadata": {"a": "b"}, "parallel_tool_calls": true, "logprobs": true, "top_logprobs": 2,
     "max_completion_tokens": 5, "chat_template_kwargs": {"thinking": true}, "service_tier": "auto"})"));
   ASSERT_TRUE(request) << request.error().message;
-  EXPECT_EQ(request->messages[0].role, "system");
-  EXPECT_EQ(request->messages[0].name, "boss");
-  EXPECT_EQ(request->messages[1].content, "a\nb");
+  EXPECT_EQ(request->input.messages[0].role, "developer");
+  EXPECT_EQ(request->input.messages[0].name, "boss");
+  EXPECT_EQ(request->input.messages[1].content, "a\nb");
   EXPECT_EQ(request->common.sampling.max_tokens, 5u);
   EXPECT_EQ(request->common.sampling.top_logprobs, 2);
-  EXPECT_EQ(request->template_kwargs, R"({"thinking":true})");
+  EXPECT_EQ(request->input.kwargs_json, R"({"thinking":true})");
+  EXPECT_FALSE(request->may_call_tools);
+}
+
+TEST_F(RequestTest, ChatReadsTools) {
+  context_.chat = {.tools = true, .tool_messages = true, .reasoning_effort = true, .reads_tool_calls = true};
+  const json turns = json::parse(R"([
+      {"role": "user", "content": "a"},
+      {"role": "assistant", "content": null, "reasoning_content": "hm", "tool_calls": [
+        {"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"b\": 1, \"a\": 2}"}},
+        {"id": "c2", "type": "function", "function": {"name": "mcp.g-1", "arguments": ""}}]},
+      {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "one"}]},
+      {"role": "tool", "tool_call_id": "c2", "content": ""}])");
+  const json tools = json::parse(R"([{"type": "function", "function": {"name": "f"}}])");
+  auto request = chat(
+      {{"messages", turns}, {"tools", tools}, {"parallel_tool_calls", false}, {"reasoning_effort", "low"}});
+  ASSERT_TRUE(request) << request.error().message;
+  const auto& messages = request->input.messages;
+  ASSERT_EQ(messages.size(), 4);
+  EXPECT_FALSE(messages[1].has_content);
+  EXPECT_EQ(messages[1].reasoning_content, "hm");
+  ASSERT_EQ(messages[1].tool_calls.size(), 2);
+  EXPECT_EQ(messages[1].tool_calls[0].id, "c1");
+  EXPECT_EQ(messages[1].tool_calls[0].arguments, R"({"b": 1, "a": 2})");
+  EXPECT_EQ(messages[1].tool_calls[1].name, "mcp.g-1");
+  EXPECT_EQ(messages[1].tool_calls[1].arguments, "{}");
+  EXPECT_EQ(messages[2].tool_call_id, "c1");
+  EXPECT_EQ(messages[2].content, "one");
+  EXPECT_TRUE(request->may_call_tools);
+  EXPECT_FALSE(request->parallel_tool_calls);
+  EXPECT_EQ(request->input.kwargs_json, R"({"reasoning_effort":"low"})");
+  // With "none" the model hears of no tools.
+  request = chat({{"tools", tools}, {"tool_choice", "none"}});
+  ASSERT_TRUE(request) << request.error().message;
+  EXPECT_FALSE(request->may_call_tools);
+  EXPECT_EQ(request->input.tools_json, "");
+  // The order of keys is the client's.
+  const auto ordered = parse_chat_request(
+      R"({"model": "m", "messages": [{"role": "user", "content": "a"}],
+          "tools": [{"type": "function", "function": {"name": "f", "parameters": {"z": 1, "a": 2}}}]})",
+      context_);
+  ASSERT_TRUE(ordered) << ordered.error().message;
+  EXPECT_EQ(ordered->input.tools_json,
+            R"([{"type":"function","function":{"name":"f","parameters":{"z":1,"a":2}}}])");
+}
+
+TEST_F(RequestTest, ChatRefusesToolsByName) {
+  const auto refusals = [&](std::initializer_list<Refusal> table) {
+    for (const Refusal& row : table) {
+      const auto request = chat(json::parse(row.fields));
+      ASSERT_FALSE(request) << row.fields;
+      EXPECT_EQ(request.error().param, row.param) << row.fields << ": " << request.error().message;
+      EXPECT_NE(request.error().message.find(row.part), std::string::npos)
+          << row.fields << ": " << request.error().message;
+    }
+  };
+  const char* good = R"({"tools":[{"type":"function","function":{"name":"f"}}]})";
+  context_.chat = {.tools = true};
+  refusals({{good, "tools", "--tool-call-parser"}});
+  context_.chat = {.tools = true, .tool_messages = true, .reasoning_effort = true, .reads_tool_calls = true};
+  ASSERT_TRUE(chat(json::parse(good)));
+  refusals({
+      {R"({"tools":{}})", "tools", "a list"},
+      {R"({"tools":[7]})", "tools", "tools[0] is 7"},
+      {R"({"tools":[{"type":"function"}]})", "tools", "tools[0].function is missing"},
+      {R"({"tools":[{"type":"custom","function":{"name":"f"}}]})", "tools", "tools[0].type is \"custom\""},
+      {R"({"tools":[{"type":"function","function":{"name":"a\"b"}}]})", "tools", "tools[0].function.name is"},
+      {R"({"tools":[{"type":"function","function":{"name":"f","parameters":[]}}]})", "tools", "JSON schema"},
+      {R"({"tools":[{"type":"function","function":{"name":"f","strict":true}}]})", "tools",
+       "strict is not supported"},
+      {R"({"tools":[{"type":"function","function":{"name":"f","more":1}}]})", "tools",
+       "\"more\" is not a known field"},
+      {R"({"tool_choice":"required"})", "tool_choice", "cannot be enforced"},
+      {R"({"tool_choice":{"type":"function","function":{"name":"f"}}})", "tool_choice", "cannot be enforced"},
+      {R"({"tool_choice":"any"})", "tool_choice", "must be \"auto\" or \"none\""},
+      {R"({"parallel_tool_calls":1})", "parallel_tool_calls", "true or false"},
+      {R"({"reasoning_effort":"low","chat_template_kwargs":{"reasoning_effort":"high"}})", "reasoning_effort",
+       "give one"},
+      {R"({"messages":[{"role":"user","content":"a","tool_calls":[{}]}]})", "messages[0].tool_calls",
+       "assistant"},
+      {R"({"messages":[{"role":"tool","content":"a"}]})", "messages[0].tool_call_id", "missing"},
+      {R"({"messages":[{"role":"latest_reminder","content":"a"}]})", "messages[0].role", "supported are"},
+      {R"({"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f"}}]}]})",
+       "messages[0].tool_calls", "id is missing"},
+      {R"({"messages":[{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f","arguments":"{"}}]}]})",
+       "messages[0].tool_calls", "JSON text of an object"},
+      {R"({"messages":[{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f","arguments":"[]"}}]}]})",
+       "messages[0].tool_calls", "JSON text of an object"},
+      {R"({"messages":[{"role":"assistant"}]})", "messages[0].content", "missing"},
+  });
 }
 
 TEST_F(RequestTest, ModelIsCheckedFirst) {

@@ -4,11 +4,24 @@
 #include <ctime>
 #include <utility>
 
-#include "serving/chat_renderer.h"
+#include "serving/chat_format.h"
 
 namespace tandem {
 
-Result<ServedModel> read_served_model(const std::string& folder, std::string id) {
+namespace {
+
+// Whether the format, not a message, ends the prompt with an open <think>.
+bool ends_in_reasoning(const ChatPrompt& prompt) {
+  constexpr std::string_view kOpen = "<think>";
+  const std::string_view text = prompt.text;
+  const size_t end = text.find_last_not_of('\n') + 1;
+  if (!text.substr(0, end).ends_with(kOpen)) return false;
+  return prompt.plain_ranges.empty() || prompt.plain_ranges.back().end <= end - kOpen.size();
+}
+
+}  // namespace
+
+Result<ServedModel> read_served_model(const std::string& folder, std::string id, const OutputChoice& choice) {
   ServedModel model;
   model.id = std::move(id);
   model.created = std::time(nullptr);
@@ -19,27 +32,32 @@ Result<ServedModel> read_served_model(const std::string& folder, std::string id)
     if (const auto eos = model.tokenizer->eos_id()) model.defaults.eos_token_ids.push_back(*eos);
   }
   TANDEM_ASSIGN(const ChatTemplateSource source, read_chat_template(folder));
-  if (!source.text.empty()) {
-    TANDEM_ASSIGN(model.render_chat, make_chat_renderer(source));
+  TANDEM_ASSIGN(ChatFormat format, make_chat_format(source, choice));
+  model.render_chat = std::move(format.render);
+  model.chat_features = format.features;
+  model.output_format = format.output;
+  for (const std::string& text : marker_tokens(format.output)) {
+    if (const auto token = model.tokenizer->id_of(text)) model.marker_tokens.push_back(*token);
   }
   return model;
 }
 
-Result<std::vector<int32_t>> encode_chat(const ServedModel& model, const std::vector<ChatMessage>& messages,
-                                         bool add_generation_prompt, const std::string& kwargs_json,
-                                         size_t max_tokens) {
+Result<EncodedChat> encode_chat(const ServedModel& model, const ChatInput& input, size_t max_tokens) {
   if (!model.render_chat) {
     return make_error(ErrorCode::unsupported,
                       "the model " + model.id +
                           " has no chat template: give plain text (/v1/completions), or put a "
                           "chat_template.jinja into its folder");
   }
-  auto prompt = model.render_chat(messages, add_generation_prompt, kwargs_json);
+  auto prompt = model.render_chat(input);
   if (!prompt) return make_error(ErrorCode::invalid_argument, std::move(prompt.error().message));
-  return model.tokenizer->encode(prompt->text, {.add_special_tokens = false,
-                                                .parse_special = true,
-                                                .plain_ranges = prompt->plain_ranges,
-                                                .max_tokens = max_tokens});
+  EncodedChat out;
+  TANDEM_ASSIGN(out.tokens, model.tokenizer->encode(prompt->text, {.add_special_tokens = false,
+                                                                   .parse_special = true,
+                                                                   .plain_ranges = prompt->plain_ranges,
+                                                                   .max_tokens = max_tokens}));
+  out.reasoning_open = input.add_generation_prompt && ends_in_reasoning(*prompt);
+  return out;
 }
 
 void attach_engine(ServedModel& model, Engine& engine) {

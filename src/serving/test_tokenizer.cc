@@ -43,44 +43,49 @@ json added_token(int32_t id, const char* content, bool special) {
           {"rstrip", false}, {"normalized", false}, {"special", special}};
 }
 
-}  // namespace
-
-void write_test_model_folder(const std::string& folder) {
+// Byte-level BPE of the bytes, two merges and these tokens.
+json tokenizer_json(json added_tokens) {
   json vocab = json::object();
   for (int byte = 0; byte < 256; ++byte) vocab[byte_letter(byte)] = byte;
   vocab["AB"] = 256;
   vocab["CD"] = 257;
-  const json tokenizer = {
-      {"version", "1.0"},
-      {"truncation", nullptr},
-      {"padding", nullptr},
-      {"added_tokens",
-       json::array({added_token(kBosId, "<s>", true), added_token(kEosId, "</s>", true),
-                    added_token(kImStartId, "<|im_start|>", true), added_token(kImEndId, "<|im_end|>", true),
-                    added_token(kThinkEndId, "</think>", false)})},
-      {"normalizer", nullptr},
-      {"pre_tokenizer",
-       {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}}},
-      {"post_processor",
-       {{"type", "TemplateProcessing"},
-        {"single", json::array({{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
-                                {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}})},
-        {"pair", json::array({{{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
-                              {{"Sequence", {{"id", "B"}, {"type_id", 0}}}}})},
-        {"special_tokens",
-         {{"<s>", {{"id", "<s>"}, {"ids", json::array({kBosId})}, {"tokens", json::array({"<s>"})}}}}}}},
-      {"decoder",
-       {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}}},
-      {"model",
-       {{"type", "BPE"},
-        {"dropout", nullptr},
-        {"unk_token", nullptr},
-        {"continuing_subword_prefix", nullptr},
-        {"end_of_word_suffix", nullptr},
-        {"fuse_unk", false},
-        {"byte_fallback", false},
-        {"vocab", vocab},
-        {"merges", json::array({"A B", "C D"})}}}};
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", std::move(added_tokens)},
+          {"normalizer", nullptr},
+          {"pre_tokenizer",
+           {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}}},
+          {"post_processor", nullptr},
+          {"decoder",
+           {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}}},
+          {"model",
+           {{"type", "BPE"},
+            {"dropout", nullptr},
+            {"unk_token", nullptr},
+            {"continuing_subword_prefix", nullptr},
+            {"end_of_word_suffix", nullptr},
+            {"fuse_unk", false},
+            {"byte_fallback", false},
+            {"vocab", vocab},
+            {"merges", json::array({"A B", "C D"})}}}};
+}
+
+}  // namespace
+
+void write_test_model_folder(const std::string& folder) {
+  json tokenizer = tokenizer_json(
+      json::array({added_token(kBosId, "<s>", true), added_token(kEosId, "</s>", true),
+                   added_token(kImStartId, "<|im_start|>", true), added_token(kImEndId, "<|im_end|>", true),
+                   added_token(kThinkEndId, "</think>", false)}));
+  tokenizer["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single", json::array({{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
+                              {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}})},
+      {"pair", json::array({{{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+                            {{"Sequence", {{"id", "B"}, {"type_id", 0}}}}})},
+      {"special_tokens",
+       {{"<s>", {{"id", "<s>"}, {"ids", json::array({kBosId})}, {"tokens", json::array({"<s>"})}}}}}};
   const json config = {{"bos_token", "<s>"},
                        {"eos_token", "</s>"},
                        {"chat_template",
@@ -92,6 +97,24 @@ void write_test_model_folder(const std::string& folder) {
   std::ofstream(folder + "/tokenizer_config.json") << config.dump();
   std::ofstream(folder + "/generation_config.json")
       << json{{"eos_token_id", kEosId}, {"temperature", 0.5}}.dump();
+}
+
+void write_deepseek_v4_test_folder(const std::string& folder) {
+  json added = json::array({added_token(kBosId, "<｜begin▁of▁sentence｜>", true),
+                            added_token(kEosId, "<｜end▁of▁sentence｜>", true)});
+  int32_t id = kEosId;
+  for (const char* text :
+       {"<｜User｜>", "<｜Assistant｜>", "<think>", "</think>", "｜DSML｜", "<｜latest_reminder｜>"}) {
+    // The model's own are not marked special; that a parser's are kept all the same is tested with one that
+    // is.
+    added.push_back(added_token(++id, text, std::string_view(text) == "｜DSML｜"));
+  }
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/tokenizer.json") << tokenizer_json(std::move(added)).dump();
+  std::ofstream(folder + "/tokenizer_config.json")
+      << json{{"bos_token", "<｜begin▁of▁sentence｜>"}, {"eos_token", "<｜end▁of▁sentence｜>"}}.dump();
+  std::ofstream(folder + "/config.json") << json{{"model_type", "deepseek_v4"}}.dump();
+  std::ofstream(folder + "/generation_config.json") << json{{"eos_token_id", kEosId}}.dump();
 }
 
 std::shared_ptr<const Tokenizer> load_test_tokenizer() {

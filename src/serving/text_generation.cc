@@ -16,8 +16,7 @@ size_t characters(std::string_view text) {
 
 // Delivery thread only.
 struct TextGeneration::Answer {
-  Answer(const Tokenizer& tokenizer, const TextRequest& request)
-      : decoder(tokenizer, request.skip_special_tokens), stops(request.stops) {}
+  Answer(const Tokenizer& tokenizer, const TextRequest& request) : decoder(tokenizer), stops(request.stops) {}
 
   IncrementalDecoder decoder;
   StopChecker stops;
@@ -151,6 +150,12 @@ bool TextGeneration::ends_text(int32_t token) const {
          has(request_.sampling.stop_token_ids);
 }
 
+bool TextGeneration::has_text(int32_t token) const {
+  if (!request_.skip_special_tokens || !use_.tokenizer->is_special(token)) return true;
+  const auto& kept = request_.kept_tokens;
+  return std::find(kept.begin(), kept.end(), token) != kept.end();
+}
+
 AnswerToken TextGeneration::describe(const Answer& answer, const TokenEvent& event) const {
   AnswerToken token{.id = event.token,
                     .bytes = use_.tokenizer->token_bytes(event.token).value_or(""),
@@ -177,7 +182,7 @@ void TextGeneration::deliver_token(uint32_t index, const TokenEvent& event, Inst
 
   if (request_.sampling.top_logprobs >= 0)
     answer.waiting.push_back({describe(answer, event), answer.decoded_bytes});
-  auto text = answer.decoder.push(event.token);
+  auto text = has_text(event.token) ? answer.decoder.push(event.token) : Result<std::string>();
   if (!text) {
     // An id of the padded vocabulary: the model chose what has no text.
     cancel_engine_request(index);

@@ -24,7 +24,8 @@ struct TextRequest {
   std::vector<std::string> stops;
   std::vector<int32_t> eos_token_ids;  // their text is not part of an answer
   bool skip_special_tokens = true;
-  Instant received;  // the latencies count from here
+  std::vector<int32_t> kept_tokens;  // that are text even if special: what the answer's parser reads
+  Instant received;                  // the latencies count from here
 };
 
 struct AnswerToken {
@@ -88,6 +89,7 @@ class TextGeneration : public std::enable_shared_from_this<TextGeneration> {
   void release(uint32_t index, std::string text, bool at_end);
   AnswerToken describe(const Answer& answer, const TokenEvent& event) const;
   bool ends_text(int32_t token) const;
+  bool has_text(int32_t token) const;
   void fail(const Error& error);
   void cancel_engine_request(uint32_t answer);
   void cancel_all();

@@ -1,0 +1,29 @@
+// HermesParser: tool calls as Hermes and Qwen3 write them, each in a block of its own:
+//   <tool_call>
+//   {"name": "f", "arguments": {"city": "Paris"}}
+//   </tool_call>
+// The arguments are given as they stand in the text. Arguments that are a string with an object in it count
+// as that object; none, or null, as {}.
+#pragma once
+
+#include "serving/chat/tool_call_parser.h"
+
+namespace tandem {
+
+class HermesParser : public ToolCallParser {
+ public:
+  HermesParser();
+
+ protected:
+  Step advance(std::string_view text, size_t& used, ParsedCall& call) override;
+  void restart(bool new_block) override;
+
+ private:
+  size_t begin_ = 0;  // of the object
+  size_t at_ = 0;     // what has been looked at
+  int depth_ = 0;     // of brackets at at_
+  bool string_ = false, escape_ = false;
+  size_t end_ = 0;  // of the object; 0: not reached
+};
+
+}  // namespace tandem

@@ -1,0 +1,95 @@
+#include "serving/chat/output_parser.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "serving/chat/dsml_parser.h"
+#include "serving/chat/hermes_parser.h"
+#include "serving/chat/think_splitter.h"
+
+namespace tandem {
+
+std::optional<ReasoningFormat> find_reasoning_format(std::string_view name) {
+  if (name == "none") return ReasoningFormat::none;
+  if (name == "deepseek_v4") return ReasoningFormat::tags;
+  // R1 breaks the line around its tags, as Qwen3 does.
+  if (name == "qwen3" || name == "deepseek_r1") return ReasoningFormat::trimmed_tags;
+  return std::nullopt;
+}
+
+std::optional<ToolCallFormat> find_tool_call_format(std::string_view name) {
+  if (name == "none") return ToolCallFormat::none;
+  if (name == "deepseek_v4") return ToolCallFormat::dsml;
+  if (name == "hermes") return ToolCallFormat::hermes;
+  return std::nullopt;
+}
+
+std::vector<std::string> marker_tokens(const OutputFormat& format) {
+  std::vector<std::string> out;
+  if (format.reasoning != ReasoningFormat::none) out.insert(out.end(), {"<think>", "</think>"});
+  if (format.tool_calls == ToolCallFormat::dsml) out.emplace_back("｜DSML｜");
+  if (format.tool_calls == ToolCallFormat::hermes) out.insert(out.end(), {"<tool_call>", "</tool_call>"});
+  return out;
+}
+
+OutputParser::OutputParser(const OutputFormat& format, const OutputOptions& options)
+    : parallel_(options.parallel_tool_calls) {
+  if (format.reasoning != ReasoningFormat::none) {
+    reasoning_ = std::make_unique<ThinkSplitter>(format.reasoning == ReasoningFormat::trimmed_tags,
+                                                 options.reasoning_open);
+  }
+  if (!options.tool_calls) return;
+  if (format.tool_calls == ToolCallFormat::dsml) tool_calls_ = std::make_unique<DsmlParser>();
+  if (format.tool_calls == ToolCallFormat::hermes) tool_calls_ = std::make_unique<HermesParser>();
+}
+
+OutputParser::OutputParser(OutputParser&&) noexcept = default;
+OutputParser& OutputParser::operator=(OutputParser&&) noexcept = default;
+OutputParser::~OutputParser() = default;
+
+void OutputParser::push(std::string_view piece, OutputDeltas& out) {
+  if (!reasoning_) return pass(piece, out);
+  std::string reasoning, content;
+  reasoning_->push(piece, reasoning, content);
+  if (!reasoning.empty()) out.push_back({OutputDelta::Kind::reasoning, std::move(reasoning), 0});
+  pass(content, out);
+}
+
+void OutputParser::pass(std::string_view content, OutputDeltas& out) {
+  if (content.empty()) return;
+  if (!tool_calls_) {
+    out.push_back({OutputDelta::Kind::content, std::string(content), 0});
+    return;
+  }
+  const size_t begin = out.size();
+  tool_calls_->push(content, out);
+  note_calls(out, begin);
+}
+
+void OutputParser::finish(OutputDeltas& out) {
+  if (reasoning_) {
+    std::string reasoning, content;
+    reasoning_->finish(reasoning, content);
+    if (!reasoning.empty()) out.push_back({OutputDelta::Kind::reasoning, std::move(reasoning), 0});
+    pass(content, out);
+  }
+  if (!tool_calls_) return;
+  const size_t begin = out.size();
+  tool_calls_->finish(out);
+  note_calls(out, begin);
+}
+
+void OutputParser::note_calls(OutputDeltas& out, size_t begin) {
+  using Kind = OutputDelta::Kind;
+  const auto first = out.begin() + static_cast<std::ptrdiff_t>(begin);
+  called_ = called_ || std::any_of(first, out.end(), [](const auto& d) { return d.kind == Kind::call; });
+  if (parallel_) return;
+  out.erase(std::remove_if(first, out.end(),
+                           [](const OutputDelta& delta) {
+                             return delta.call > 0 &&
+                                    (delta.kind == Kind::call || delta.kind == Kind::arguments);
+                           }),
+            out.end());
+}
+
+}  // namespace tandem

@@ -1,0 +1,154 @@
+#include "serving/chat_format.h"
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "serving/chat/deepseek_v4_prompt.h"
+#include "serving/chat_template.h"
+
+namespace tandem {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+// Whether templates get the arguments of past calls as an object, as most want them, or as JSON text.
+enum class Arguments { object, text };
+
+Json message_json(const ChatMessage& message, Arguments arguments) {
+  Json out = {{"role", message.role}, {"content", message.content}};
+  // OpenAI's newer name; templates know the older one.
+  if (message.role == "developer") out["role"] = "system";
+  if (!message.has_content) out["content"] = nullptr;
+  if (!message.name.empty()) out["name"] = message.name;
+  if (!message.reasoning_content.empty()) out["reasoning_content"] = message.reasoning_content;
+  if (!message.tool_call_id.empty()) out["tool_call_id"] = message.tool_call_id;
+  for (const ToolCall& call : message.tool_calls) {
+    Json function = {{"name", call.name}};
+    function["arguments"] =
+        arguments == Arguments::object ? Json::parse(call.arguments, nullptr, false) : Json(call.arguments);
+    out["tool_calls"].push_back({{"id", call.id}, {"type", "function"}, {"function", std::move(function)}});
+  }
+  return out;
+}
+
+Result<ChatPrompt> render(const ChatTemplate& chat, const ChatTemplateSource& source, Arguments arguments,
+                          const ChatInput& input) {
+  Json list = Json::array();
+  for (const ChatMessage& message : input.messages) list.push_back(message_json(message, arguments));
+  const std::string messages_json = list.dump();
+  TANDEM_ASSIGN(RenderedChat rendered, chat.render({.messages_json = messages_json,
+                                                    .tools_json = input.tools_json,
+                                                    .add_generation_prompt = input.add_generation_prompt,
+                                                    .bos_token = source.bos_token,
+                                                    .eos_token = source.eos_token,
+                                                    .extra_json = input.kwargs_json}));
+  return ChatPrompt{std::move(rendered.text), std::move(rendered.from_request)};
+}
+
+constexpr const char* kProbe = "tandem_probe";  // what no template says by itself
+
+// The probes. An id of nine letters and digits: some templates insist on that.
+ChatInput probe() {
+  ChatInput input;
+  input.messages.push_back({.role = "user", .content = "question"});
+  return input;
+}
+
+ChatInput probe_of_tools() {
+  ChatInput input = probe();
+  input.tools_json = Json::array({{{"type", "function"},
+                                   {"function",
+                                    {{"name", kProbe},
+                                     {"description", "text"},
+                                     {"parameters", {{"type", "object"}, {"properties", Json::object()}}}}}}})
+                         .dump();
+  return input;
+}
+
+ChatInput probe_of_calls() {
+  ChatInput input = probe_of_tools();
+  input.tools_json.clear();
+  input.messages.push_back(
+      {.role = "assistant",
+       .content = "",
+       .tool_calls = {{.id = "probe0001", .name = kProbe, .arguments = R"({"a": "b"})"}}});
+  input.messages.push_back({.role = "tool", .content = "result", .tool_call_id = "probe0001"});
+  return input;
+}
+
+bool says(const Result<ChatPrompt>& prompt, const char* what) {
+  return prompt && prompt->text.find(what) != std::string::npos;
+}
+
+OutputFormat guess_output(const std::string& text) {
+  const auto has = [&](const char* part) { return text.find(part) != std::string::npos; };
+  OutputFormat out;
+  if (has("</think>")) out.reasoning = ReasoningFormat::trimmed_tags;
+  // Others write XML into the same tags.
+  if (has("<tool_call>") && !has("<function=") && !has("<arg_key>")) out.tool_calls = ToolCallFormat::hermes;
+  return out;
+}
+
+Result<ChatFormat> from_template(const ChatTemplateSource& source) {
+  auto parsed = ChatTemplate::parse(source.text);
+  if (!parsed)
+    return make_error(parsed.error().code, source.file + ": chat template: " + parsed.error().message);
+  const auto chat = std::make_shared<const ChatTemplate>(std::move(*parsed));
+  ChatFormat out;
+  out.output = guess_output(source.text);
+  out.features.tools = says(render(*chat, source, Arguments::object, probe_of_tools()), kProbe);
+  const bool objects = says(render(*chat, source, Arguments::object, probe_of_calls()), kProbe);
+  const Arguments arguments = objects ? Arguments::object : Arguments::text;
+  out.features.tool_messages =
+      objects || says(render(*chat, source, Arguments::text, probe_of_calls()), kProbe);
+  ChatInput low = probe(), high = probe();
+  low.kwargs_json = R"({"reasoning_effort": "low"})";
+  high.kwargs_json = R"({"reasoning_effort": "high"})";
+  const auto of_low = render(*chat, source, arguments, low), of_high = render(*chat, source, arguments, high);
+  out.features.reasoning_effort = of_low && of_high && of_low->text != of_high->text;
+  out.render = [chat, source, arguments](const ChatInput& input) {
+    return render(*chat, source, arguments, input);
+  };
+  return out;
+}
+
+ChatFormat deepseek_v4(const ChatTemplateSource& source) {
+  ChatFormat out;
+  out.features = {.tools = true, .tool_messages = true, .reasoning_effort = true, .latest_reminder = true};
+  out.output = {ReasoningFormat::tags, ToolCallFormat::dsml};
+  const DeepseekV4Style style{.three_efforts = source.has_dspark};
+  out.render = [style](const ChatInput& input) { return render_deepseek_v4(input, style); };
+  return out;
+}
+
+}  // namespace
+
+Result<ChatFormat> make_chat_format(const ChatTemplateSource& source, const OutputChoice& choice) {
+  ChatFormat out;
+  if (!source.text.empty()) {
+    TANDEM_ASSIGN(out, from_template(source));
+  } else if (source.is_deepseek_v4) {
+    out = deepseek_v4(source);
+  }
+  const bool automatic = choice.tool_call_parser == "auto";
+  if (choice.reasoning_parser != "auto") {
+    const auto named = find_reasoning_format(choice.reasoning_parser);
+    if (!named)
+      return make_error(ErrorCode::invalid_argument,
+                        "reasoning_parser: there is no " + choice.reasoning_parser);
+    out.output.reasoning = *named;
+  }
+  if (!automatic) {
+    const auto named = find_tool_call_format(choice.tool_call_parser);
+    if (!named)
+      return make_error(ErrorCode::invalid_argument,
+                        "tool_call_parser: there is no " + choice.tool_call_parser);
+    out.output.tool_calls = *named;
+  }
+  out.features.reads_tool_calls = !automatic || out.output.tool_calls != ToolCallFormat::none;
+  return out;
+}
+
+}  // namespace tandem

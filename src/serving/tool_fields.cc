@@ -1,0 +1,179 @@
+#include "serving/tool_fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace tandem {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr size_t kMaxTools = 128;     // OpenAI's limit
+constexpr size_t kMaxToolName = 128;  // OpenAI has 64; names of MCP servers come in front of them elsewhere
+
+// A name stands between quotes in prompts, and is looked for there in answers.
+bool is_tool_name(const json& value) {
+  if (!value.is_string()) return false;
+  const auto& name = value.get_ref<const std::string&>();
+  return !name.empty() && name.size() <= kMaxToolName && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("_-.:/").find(c) != std::string_view::npos;
+  });
+}
+
+void fail_with(FieldReader& fields, const char* field, FieldReader& inner) {
+  if (!inner.finish()) fields.fail(field, inner.take_error().message);
+}
+
+void read_name(FieldReader& function, const std::string& name) {
+  const json* value = function.take("name");
+  if (value != nullptr && is_tool_name(*value)) return;
+  function.fail("name",
+                fmt::format("{}.name is {}; it must be 1 to {} letters, digits, '_', '-', '.', ':' or '/'",
+                            name, value == nullptr ? "missing" : shown(*value), kMaxToolName));
+}
+
+// The object under `field`, or nullptr after failing.
+const json* read_object(FieldReader& fields, const char* field, const std::string& name) {
+  const json* value = fields.take(field);
+  if (value != nullptr && value->is_object()) return value;
+  fields.fail(field, fmt::format("{}.{} is {}; it must be an object", name, field,
+                                 value == nullptr ? "missing" : shown(*value)));
+  return nullptr;
+}
+
+void read_tool(FieldReader& fields, const json& item, size_t index) {
+  const std::string name = fmt::format("tools[{}]", index);
+  if (!item.is_object())
+    return fields.fail("tools", fmt::format("{} is {}; it must be an object", name, shown(item)));
+  FieldReader tool(item, name + ".");
+  const auto type = tool.text("type");
+  if (type != "function") {
+    tool.fail("type", fmt::format("{}.type is {}; only \"function\" is supported", name,
+                                  type ? shown(json(*type)) : "missing"));
+  }
+  if (const json* value = read_object(tool, "function", name)) {
+    FieldReader function(*value, name + ".function.");
+    read_name(function, name + ".function");
+    (void)function.text("description");
+    const json* parameters = function.take("parameters");
+    if (parameters != nullptr && !parameters->is_object()) {
+      function.fail("parameters",
+                    fmt::format("{}.function.parameters is {}; it must be a JSON schema, an object", name,
+                                shown(*parameters)));
+    }
+    function.refuse("strict", "arguments are not held to their schema; leave it out");
+    fail_with(tool, "function", function);
+  }
+  fail_with(fields, "tools", tool);
+}
+
+void read_choice(FieldReader& fields, bool has_tools, ChatRequest& out) {
+  const json* choice = fields.take("tool_choice");
+  if (choice == nullptr || *choice == "auto" || *choice == "none") {
+    out.may_call_tools = has_tools && (choice == nullptr || *choice != "none");
+    return;
+  }
+  if (*choice == "required" || choice->is_object()) {
+    return fields.fail(
+        "tool_choice",
+        fmt::format("tool_choice is {}, and calls cannot be enforced here: give \"auto\", offer "
+                    "that tool alone, and ask for the call in a message",
+                    shown(*choice)));
+  }
+  fields.fail("tool_choice",
+              fmt::format("tool_choice is {}; it must be \"auto\" or \"none\"", shown(*choice)));
+}
+
+}  // namespace
+
+void read_tools(FieldReader& fields, std::string_view body, const ChatFeatures& features, ChatRequest& out) {
+  const json* tools = fields.take("tools");
+  const bool has_tools = tools != nullptr && !(tools->is_array() && tools->empty());
+  if (has_tools && (!tools->is_array() || tools->size() > kMaxTools)) {
+    fields.fail("tools",
+                fmt::format("tools is {}; it must be a list of at most {} tools", shown(*tools), kMaxTools));
+  }
+  read_choice(fields, has_tools, out);
+  out.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
+  if (!has_tools || !fields.ok()) return;
+  if (!features.tools) {
+    return fields.fail("tools",
+                       "tools is not supported: this model's chat template has no place for tools; describe "
+                       "them in a message");
+  }
+  if (!features.reads_tool_calls && out.may_call_tools) {
+    return fields.fail(
+        "tools",
+        "tools is not supported: how this model writes its calls is not known here; start the "
+        "server with --tool-call-parser hermes if it writes <tool_call> blocks, or none to get "
+        "calls as text");
+  }
+  for (size_t i = 0; i < tools->size() && fields.ok(); ++i) read_tool(fields, (*tools)[i], i);
+  // With tool_choice none the model does not hear of tools at all: the surest way not to call any.
+  if (!fields.ok() || !out.may_call_tools) return;
+  out.input.tools_json = nlohmann::ordered_json::parse(body)["tools"].dump();
+}
+
+void read_tool_calls(FieldReader& fields, const std::string& name, const ChatFeatures& features,
+                     std::vector<ToolCall>& out) {
+  const json* calls = fields.take("tool_calls");
+  if (calls == nullptr || (calls->is_array() && calls->empty())) return;
+  if (!features.tool_messages) {
+    return fields.fail("tool_calls",
+                       name +
+                           ".tool_calls is not supported: this model's chat template has no place "
+                           "for tool calls; send the text in content");
+  }
+  if (!calls->is_array()) {
+    return fields.fail("tool_calls",
+                       fmt::format("{}.tool_calls is {}; it must be a list", name, shown(*calls)));
+  }
+  for (size_t i = 0; i < calls->size() && fields.ok(); ++i) {
+    const std::string call_name = fmt::format("{}.tool_calls[{}]", name, i);
+    const json& item = (*calls)[i];
+    if (!item.is_object()) {
+      return fields.fail("tool_calls", fmt::format("{} is {}; it must be an object", call_name, shown(item)));
+    }
+    FieldReader call(item, call_name + ".");
+    ToolCall& read = out.emplace_back();
+    read.id = call.text("id").value_or("");
+    if (read.id.empty()) call.fail("id", call_name + ".id is missing: give the id that the call came with");
+    call.only("type", {"\"function\""}, "only functions are supported");
+    call.accept({"index"});  // a stream's deltas have it, and some clients send them back
+    if (const json* value = read_object(call, "function", call_name)) {
+      FieldReader function(*value, call_name + ".function.");
+      read_name(function, call_name + ".function");
+      const json* called = function.take("name");
+      if (called != nullptr && called->is_string()) read.name = called->get<std::string>();
+      read.arguments = function.text("arguments").value_or("");
+      if (read.arguments.empty()) read.arguments = "{}";
+      if (!json::parse(read.arguments, nullptr, false).is_object()) {
+        function.fail("arguments",
+                      fmt::format("{}.function.arguments is {}; it must be the JSON text of an object",
+                                  call_name, shown(json(read.arguments))));
+      }
+      fail_with(call, "function", function);
+    }
+    fail_with(fields, "tool_calls", call);
+  }
+}
+
+void read_tool_call_id(FieldReader& fields, const std::string& name, const ChatFeatures& features,
+                       std::string& out) {
+  if (!features.tool_messages) {
+    fields.fail("role",
+                name +
+                    ".role is \"tool\", and this model's chat template has no place for results of tools: "
+                    "send the text as a user");
+  }
+  out = fields.text("tool_call_id").value_or("");
+  if (out.empty()) {
+    fields.fail("tool_call_id", name + ".tool_call_id is missing: give the id of the call that this answers");
+  }
+}
+
+}  // namespace tandem
