@@ -80,7 +80,7 @@ void AttentionWorker::Impl::take_inbox() {
   }
   for (Submission& submission : arrived) {
     auto sequence = std::make_unique<Sequence>(submission.id, std::move(submission.request),
-                                               std::move(submission.sink), pool, options.max_context_tokens);
+                                               std::move(submission.sink), pools, options.max_context_tokens);
     const SamplingParams& sampling = sequence->request.sampling;
     sequence->seed = sampling.seed.value_or(random_seed());
     if (sampling.repetition_penalty != 1.0f) {
@@ -179,6 +179,7 @@ void AttentionWorker::Impl::publish_stats() {
   std::lock_guard lock(mutex);
   stats.waiting = static_cast<uint32_t>(scheduler.num_waiting() + submissions.size());
   stats.running = static_cast<uint32_t>(scheduler.num_running());
+  const BlockPool& pool = pools.fullest_by_design();
   stats.kv_blocks_total = pool.num_blocks();
   stats.kv_blocks_used = pool.num_blocks() - pool.free_blocks();
   stats.preempted = scheduler.num_preempted();
@@ -208,14 +209,15 @@ AttentionWorker::~AttentionWorker() {
 }
 
 Result<std::unique_ptr<AttentionWorker>> AttentionWorker::create(const AttentionWorkerOptions& options,
-                                                                 BlockPool pool, AttentionPrograms programs,
+                                                                 StatePools pools, AttentionPrograms programs,
                                                                  KernelRunner& kernels, FfnPort& port) {
-  auto impl = std::make_unique<Impl>(options, std::move(pool), kernels, port);
+  auto impl = std::make_unique<Impl>(options, std::move(pools), kernels, port);
   impl->wake_fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (impl->wake_fd < 0)
     return make_error(ErrorCode::resource_exhausted, std::string("eventfd: ") + std::strerror(errno));
   impl->limits.max_context_tokens = options.max_context_tokens;
-  impl->limits.kv_pool_tokens = impl->pool.num_blocks() * impl->pool.spec().tokens_per_block;
+  impl->limits.kv_pool_tokens =
+      static_cast<uint32_t>(std::min<uint64_t>(impl->pools.max_sequence_tokens(), UINT32_MAX));
   impl->limits.vocab_size = options.vocab_size;
   impl->limits.max_num_seqs = options.scheduler.max_num_seqs;
   impl->limits.max_queue = options.max_queue;

@@ -8,10 +8,10 @@
 #include <memory>
 #include <vector>
 
-#include "attention/block_pool.h"
 #include "attention/engine.h"
 #include "attention/scheduler.h"
 #include "attention/speculation.h"
+#include "attention/state_pools.h"
 #include "moe/moe_block.h"
 #include "program/executor.h"
 
@@ -52,7 +52,7 @@ struct LaneRows {
 };
 LaneRows rows_of_lanes(const AttentionWorkerOptions& options);
 
-// What the lanes run, built with the pool's layer views, for at least the rows of rows_of_lanes.
+// What the lanes run, built with the pools' caches, for at least the rows of rows_of_lanes.
 struct AttentionPrograms {
   // A decode program of graph mode. `size` is what attention and FFN agreed on and what a request names; its
   // capacity may be smaller, where no step has as many rows.
@@ -80,7 +80,7 @@ class AttentionWorker final : public Engine {
   // program is run once before this returns, with profile rows that belong to no sequence, so that both sides
   // have touched everything that a replay touches; a peer that is lost meanwhile is logged.
   static Result<std::unique_ptr<AttentionWorker>> create(const AttentionWorkerOptions& options,
-                                                         BlockPool pool, AttentionPrograms programs,
+                                                         StatePools pools, AttentionPrograms programs,
                                                          KernelRunner& kernels, FfnPort& port);
   // Ends every request (cancelled) and joins the thread.
   ~AttentionWorker() override;

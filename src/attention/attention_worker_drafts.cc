@@ -27,7 +27,9 @@ bool AttentionWorker::Impl::verify(StepPart& part, const Lane& lane, uint32_t fi
   sequence.drafts.clear();
   if (part.drafts > accepted) {
     part.rows = 1 + accepted;
-    sequence.state.rollback(part.begin + part.rows);
+    // Nothing is given back before a step's drafts are verified, so this always reaches; if it did not, the
+    // sequence would be computed again from its tokens.
+    if (!sequence.state.rollback(part.begin + part.rows)) sequence.state.clear();
   }
   return true;
 }
@@ -163,6 +165,7 @@ void AttentionWorker::Impl::release_drafted(StepStream& stream) {
   for (StepLane& lane : stream.lanes) lane.draft_parts.clear();
   for (Sequence* sequence : stream.drafted_for) {
     sequence->in_step = false;
+    scheduler.settle(*sequence);
     if (sequence->is_cancelled) finish(*sequence, FinishReason::cancelled, {});
   }
   stream.drafted_for.clear();

@@ -66,13 +66,13 @@ struct AttentionWorker::Impl {
     std::shared_ptr<GenerationSink> sink;
   };
 
-  Impl(const AttentionWorkerOptions& worker_options, BlockPool block_pool, KernelRunner& kernels,
+  Impl(const AttentionWorkerOptions& worker_options, StatePools state_pools, KernelRunner& kernels,
        FfnPort& ffn_port)
       : options(worker_options),
-        pool(std::move(block_pool)),
+        pools(std::move(state_pools)),
         port(&ffn_port),
         executor(kernels, ffn_port),
-        scheduler(worker_options.scheduler, pool),
+        scheduler(worker_options.scheduler),
         drafts(worker_options.speculation, worker_options.drafter == nullptr) {}
   ~Impl();
 
@@ -133,7 +133,7 @@ struct AttentionWorker::Impl {
 
   AttentionWorkerOptions options;
   EngineLimits limits;
-  BlockPool pool;
+  StatePools pools;
   FfnPort* port = nullptr;
   Executor executor;
   Scheduler scheduler;

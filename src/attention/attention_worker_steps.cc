@@ -103,12 +103,12 @@ Status AttentionWorker::Impl::create_streams(const AttentionPrograms& programs) 
     for (uint32_t i = 0; i < num_lanes; ++i) {
       StepLane lane;
       TANDEM_ASSIGN(lane.lane, executor.create_lane(lane_programs, next_lane++));
-      lane.builder = StepBuilder(rows);
+      lane.builder = StepBuilder(rows, pools.num_groups());
       lane.parts.reserve(rows);
       lane_streams.push_back(streams.size());
       if (!draft_programs.empty()) {
         TANDEM_ASSIGN(lane.draft_lane, executor.create_lane(draft_programs, next_lane++));
-        lane.draft_builder = StepBuilder(rows);
+        lane.draft_builder = StepBuilder(rows, pools.num_groups());
         lane.draft_parts.reserve(rows);
         lane_streams.push_back(streams.size());
       }
@@ -148,27 +148,17 @@ Status AttentionWorker::Impl::warm_up() {
 
 // One sequence of as many tokens as the program has rows, in blocks that are given back.
 Status AttentionWorker::Impl::run_profile_step(Lane& lane, const LanePrograms& programs, size_t program) {
-  const uint32_t most = pool.free_blocks() * pool.spec().tokens_per_block;
-  const uint32_t rows = std::min(programs.capacities[program], most);
-  SequenceState state(pool, rows);
+  const auto rows =
+      static_cast<uint32_t>(std::min<uint64_t>(programs.capacities[program], pools.free_tokens()));
+  SequenceState state(pools, rows);
   TANDEM_TRY(state.reserve(rows));
-  const std::vector<int32_t> tokens(rows, 0);
-  std::vector<AttentionRow> attention_rows;
-  std::vector<uint32_t> logit_rows;
-  for (uint32_t row = 0; row < rows; ++row) {
-    attention_rows.push_back({state.block_table().data(), row});
-    if (row < lane.program(program).shape().logits_capacity) logit_rows.push_back(row);
-  }
+  StepBuilder builder(rows, pools.num_groups());
+  for (uint32_t row = 0; row < rows; ++row)
+    builder.add_row(state, row, 0, row < lane.program(program).shape().logits_capacity);
   const std::vector<float> nothing(lane.program(program).hidden().cols);
   const std::vector<const float*> hidden(lane.program(program).reads_hidden() ? rows : 0, nothing.data());
-  StepBatch batch;
-  batch.step = next_step++;
-  batch.row_class = RowClass::profile;
-  batch.token_ids = tokens;
-  batch.rows = attention_rows;
-  batch.logit_rows = logit_rows;
+  StepBatch batch = builder.batch(next_step++, RowClass::profile, now() + options.ffn_deadline);
   batch.hidden = hidden;
-  batch.deadline = now() + options.ffn_deadline;
   batch.program = programs.words[program];
   TANDEM_TRY(executor.start(lane, batch, program));
   while (true) {
@@ -366,6 +356,12 @@ void AttentionWorker::Impl::finish_step(StepStream& stream) {
     }
   }
   const bool drafting = begin_drafts(stream);
+  for (StepLane& lane : stream.lanes) {
+    for (const StepPart& part : lane.parts) {
+      const bool ended = std::ranges::find(gone, part.sequence) != gone.end();
+      if (!ended && !part.sequence->in_step) scheduler.settle(*part.sequence);
+    }
+  }
   for (StepLane& lane : stream.lanes) lane.parts.clear();
   if (drafting && !start_draft_round(stream)) release_drafted(stream);
 }

@@ -159,7 +159,7 @@ struct Served {
     block = *MoeBlock::create(moe_shape(config), layers, MoeBlockOptions{}, runner);
     port = std::make_unique<LosablePort>(*block);
     if (limits.late) late = std::make_unique<LatePort>(*block, *limits.late);
-    BlockPool blocks = *BlockPool::create(model->state_groups()[0], limits.num_blocks);
+    StatePools pools = *StatePools::create(model->state_groups(), {{limits.num_blocks}});
     AttentionWorkerOptions options;
     options.scheduler = {limits.max_num_seqs, limits.max_num_batched_tokens};
     options.max_context_tokens = limits.max_context;
@@ -169,7 +169,7 @@ struct Served {
     options.lanes = limits.lanes;
     options.speculation = limits.speculation;
     options.drafter = limits.drafter;
-    const StateCaches& caches = blocks.caches();
+    const StateCaches& caches = pools.caches();
     AttentionPrograms programs;
     const uint32_t decode_rows = limits.max_num_seqs * (1 + limits.speculation.num_tokens);
     programs.decode = *model->build({decode_rows, decode_rows}, port->traits(), caches, nullptr);
@@ -177,7 +177,7 @@ struct Served {
         {limits.max_num_batched_tokens, std::min(limits.max_num_batched_tokens, limits.max_num_seqs)},
         port->traits(), caches, nullptr);
     FfnPort& used = late ? static_cast<FfnPort&>(*late) : *port;
-    worker = *AttentionWorker::create(options, std::move(blocks), std::move(programs), runner, used);
+    worker = *AttentionWorker::create(options, std::move(pools), std::move(programs), runner, used);
   }
 
   GenerationRequest request(uint32_t seed, uint32_t prompt_tokens, uint32_t max_tokens) const {

@@ -1,5 +1,5 @@
-// BlockPool: the memory of one paged state group: `num_blocks` blocks in each layer, handed out by number.
-// One thread.
+// BlockPool: the memory of one state group: `num_blocks` blocks in each layer, handed out by number. A block
+// may have several owners, who read it; it is free again when the last one lets go. One thread.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,10 @@ namespace tandem {
 
 class BlockPool {
  public:
-  // `group`: its number among the model's, for caches(). resource_exhausted with the bytes that it would
-  // take.
-  static Result<BlockPool> create(const StateGroupSpec& spec, uint32_t num_blocks, uint32_t group = 0);
+  // `group`: its number among the model's, under which `caches` gets its views. invalid_argument: no blocks.
+  // resource_exhausted with the bytes that it would take.
+  static Result<BlockPool> create(const StateGroupSpec& spec, uint32_t num_blocks, uint32_t group,
+                                  StateCaches& caches);
 
   const StateGroupSpec& spec() const { return spec_; }
   uint32_t num_blocks() const { return num_blocks_; }
@@ -26,20 +27,19 @@ class BlockPool {
     return (tokens + spec_.tokens_per_block - 1) / spec_.tokens_per_block;
   }
 
-  // Nothing when the pool is empty. The contents are whatever the last owner left.
+  // With one owner. Nothing when the pool is empty. The contents are whatever the last owner left.
   std::optional<int32_t> allocate();
+  // One owner more, or fewer.
+  void add_reference(int32_t block);
   void release(int32_t block);
-
-  // The group's views: what a program is built with.
-  const StateCaches& caches() const { return caches_; }
+  bool is_shared(int32_t block) const { return references_[static_cast<size_t>(block)] > 1; }
 
  private:
   StateGroupSpec spec_;
   uint32_t num_blocks_ = 0;
-  OwnedBuffer memory_;  // [layers, num_blocks, bytes_per_block]
-  StateCaches caches_;
-  std::vector<int32_t> free_;  // a stack: a block that was just used is likely still in cache
-  std::vector<bool> is_free_;  // [num_blocks]: catches a double release
+  OwnedBuffer memory_;                // [layers, num_blocks, bytes_per_block]
+  std::vector<int32_t> free_;         // a stack: a block that was just used is likely still in cache
+  std::vector<uint32_t> references_;  // [num_blocks]: owners; 0: free
 };
 
 }  // namespace tandem

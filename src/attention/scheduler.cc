@@ -32,7 +32,7 @@ bool Scheduler::preempt_younger_than(const Sequence& sequence) {
   for (size_t i = running_.size(); i > 0; --i) {
     Sequence& victim = *running_[i - 1];
     if (victim.id <= sequence.id) return false;
-    if (victim.in_step || victim.state.block_table().empty()) continue;
+    if (victim.in_step || !victim.state.holds_blocks()) continue;
     victim.state.clear();
     victim.drafts.clear();
     auto owned = take(running_, victim.id);
@@ -101,26 +101,44 @@ void Scheduler::plan_decode(uint32_t max_sequences, uint32_t max_drafts, std::ve
   }
 }
 
+uint32_t Scheduler::reserve_chunk(Sequence& sequence, uint32_t rows) {
+  const uint32_t length = sequence.state.length();
+  while (rows > 0 && !sequence.state.reserve(length + rows, length + sequence.pending())) {
+    if (!preempt_younger_than(sequence)) rows /= 2;
+  }
+  return rows;
+}
+
 void Scheduler::plan_prefill(std::vector<StepPart>& parts) {
   parts.clear();
   uint32_t budget = limits_.max_num_batched_tokens;
-  const auto take_chunk = [&](Sequence& sequence) {
-    const uint32_t rows = std::min(budget, sequence.pending());
+  const auto take_chunk = [&](Sequence& sequence, uint32_t rows) {
     sequence.in_step = true;
     parts.push_back({&sequence, rows, 0, rows == sequence.pending()});
     budget -= rows;
   };
-  for (const auto& sequence : running_) {
+  // By index: preempting erases younger entries, which stand behind.
+  for (size_t i = 0; i < running_.size(); ++i) {
     if (budget == 0) return;
-    if (!sequence->in_step && !sequence->is_decoding()) take_chunk(*sequence);
+    Sequence& sequence = *running_[i];
+    if (sequence.in_step || sequence.is_decoding()) continue;
+    const uint32_t rows = reserve_chunk(sequence, std::min(budget, sequence.pending()));
+    if (rows == 0) return;  // what lanes hold comes back with their steps; nobody younger gets ahead
+    take_chunk(sequence, rows);
   }
   // Strictly by arrival: a short prompt behind a long one that does not fit yet waits with it.
   while (budget > 0 && !waiting_.empty() && running_.size() < limits_.max_num_seqs) {
     Sequence& sequence = *waiting_.front();
-    if (!sequence.state.reserve(static_cast<uint32_t>(sequence.tokens.size()))) break;
+    const uint32_t all = sequence.pending();
+    uint32_t rows = std::min(budget, all);
+    if (!sequence.state.reserve(sequence.state.length() + rows, sequence.state.length() + all)) {
+      // Alone it goes on with shorter chunks: nobody will give anything back.
+      rows = running_.empty() ? reserve_chunk(sequence, rows) : 0;
+      if (rows == 0) break;
+    }
     auto owned = take(waiting_, sequence.id);
     running_.insert(position_of(running_, sequence.id), std::move(owned));
-    take_chunk(sequence);
+    take_chunk(sequence, rows);
   }
 }
 

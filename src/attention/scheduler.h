@@ -5,8 +5,11 @@
 // Several decode lanes step independently: each plan takes at most its share of the sequences that decode,
 // the oldest ones that no lane has, and keeps them until its step has ended.
 //
-// Order is by arrival. When the pool is empty the youngest running sequence gives its blocks back and is
-// computed again later, so the oldest always goes on: no starvation.
+// A prompt is taken in when the state groups that keep everything have room for all of it and the others for
+// its first chunk; later chunks reserve as they come.
+//
+// Order is by arrival. When a pool is empty the youngest running sequence gives its blocks, of every group,
+// back and is computed again later, so the oldest always goes on: no starvation.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +50,7 @@ void split_by_token(std::span<const StepPart> parts, std::span<std::vector<StepP
 
 class Scheduler {
  public:
-  Scheduler(const SchedulerLimits& limits, BlockPool& pool) : limits_(limits), pool_(&pool) {}
+  explicit Scheduler(const SchedulerLimits& limits) : limits_(limits) {}
 
   void add(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std::move(sequence)); }
 
@@ -68,6 +71,8 @@ class Scheduler {
   // The part's rows are in the cache. Of several parts of a sequence in their order; the last one leaves it
   // free for the next plan.
   void finish_part(const StepPart& part);
+  // Nobody goes over the step's rows again: the sequence gives back what it cannot reach.
+  static void settle(Sequence& sequence) { sequence.state.trim(); }
   // Its step failed or was cancelled: nothing was written.
   void drop_part(const StepPart& part) { part.sequence->in_step = false; }
 
@@ -82,9 +87,10 @@ class Scheduler {
 
  private:
   bool preempt_younger_than(const Sequence& sequence);
+  // Blocks for the next `rows` rows of a prompt, or for as many as there are. Takes blocks of younger ones.
+  uint32_t reserve_chunk(Sequence& sequence, uint32_t rows);
 
   SchedulerLimits limits_;
-  BlockPool* pool_;
   std::deque<std::unique_ptr<Sequence>> waiting_;   // by id
   std::vector<std::unique_ptr<Sequence>> running_;  // by id
   uint64_t num_preempted_ = 0;

@@ -14,16 +14,25 @@ class NoSink final : public GenerationSink {
   void on_finish(const Finish&) override {}
 };
 
+StateGroupSpec group_of(uint32_t tokens_per_block, uint32_t retain_tokens = 0) {
+  return {.layers = {0},
+          .tokens_per_block = tokens_per_block,
+          .bytes_per_block = 64,
+          .retain_tokens = retain_tokens};
+}
+
 struct Fixture {
   explicit Fixture(uint32_t num_blocks, SchedulerLimits limits = {})
-      : pool(*BlockPool::create({.layers = {0}, .tokens_per_block = 16, .bytes_per_block = 64}, num_blocks)),
-        scheduler(limits, pool) {}
+      : Fixture({group_of(16)}, {num_blocks}, limits) {}
+  Fixture(const std::vector<StateGroupSpec>& groups, const std::vector<uint32_t>& num_blocks,
+          SchedulerLimits limits)
+      : pools(*StatePools::create(groups, num_blocks)), scheduler(limits) {}
 
   Sequence& add(uint32_t prompt_tokens) {
     GenerationRequest request;
     request.prompt.assign(prompt_tokens, 7);
     auto sequence =
-        std::make_unique<Sequence>(next_id++, std::move(request), std::make_shared<NoSink>(), pool, 4096);
+        std::make_unique<Sequence>(next_id++, std::move(request), std::make_shared<NoSink>(), pools, 4096);
     Sequence& added = *sequence;
     scheduler.add(std::move(sequence));
     return added;
@@ -33,6 +42,7 @@ struct Fixture {
     for (const StepPart& part : parts) {
       const bool samples = part.samples;
       scheduler.finish_part(part);
+      scheduler.settle(*part.sequence);
       if (samples) part.sequence->tokens.push_back(9);
     }
   }
@@ -48,7 +58,7 @@ struct Fixture {
     return parts;
   }
 
-  BlockPool pool;
+  StatePools pools;
   Scheduler scheduler;
   RequestId next_id = 1;
   std::vector<Sequence*> out_of_blocks;
@@ -96,7 +106,7 @@ TEST(Scheduler, DraftsAreRowsOfTheSequenceAndPushNobodyOut) {
   f.complete(parts);
   f.max_drafts = 0;
   young.drafts = {5};
-  old.state.rollback(31);
+  ASSERT_TRUE(old.state.rollback(31));
   parts = f.decode();
   ASSERT_FALSE(parts.empty());
   for (const StepPart& part : parts) EXPECT_EQ(part.rows, 1u);
@@ -125,7 +135,7 @@ TEST(Scheduler, TheYoungestGivesItsBlocksToTheOldest) {
   Sequence& old = f.add(32);
   Sequence& young = f.add(32);
   f.complete(f.prefill());
-  EXPECT_EQ(f.pool.free_blocks(), 0u);
+  EXPECT_EQ(f.pools.pool(0).free_blocks(), 0u);
   const auto parts = f.decode();  // the 33rd token of `old` needs a block
   ASSERT_EQ(parts.size(), 1u);
   EXPECT_EQ(parts[0].sequence, &old);
@@ -211,8 +221,15 @@ TEST(Scheduler, RandomLoadEndsWithoutLeaksStarvationOrReordering) {
   std::mt19937 generator(5);
   const auto random = [&] { return static_cast<uint32_t>(generator()); };
   for (int round = 0; round < 40; ++round) {
+    // Every other round over several groups, now the one and now the other the scarcest.
     const uint32_t blocks = 6 + random() % 30;
-    Fixture f(blocks, {1 + random() % 8, 1 + random() % 64});
+    const std::vector<StateGroupSpec> groups =
+        round % 2 == 0 ? std::vector{group_of(16)}
+                       : std::vector{group_of(16, 32), group_of(128), group_of(8, 8)};
+    const std::vector<uint32_t> sizes =
+        round % 2 == 0 ? std::vector{blocks} : std::vector{blocks, 2 + random() % 6, 4 + random() % 20};
+    Fixture f(groups, sizes, {1 + random() % 8, 1 + random() % 64});
+    const auto longest = static_cast<uint32_t>(f.pools.max_sequence_tokens());
     std::map<Sequence*, uint32_t> wanted;  // tokens to generate
     std::vector<StepPart> in_flight[2];
     int to_add = 60;
@@ -220,7 +237,7 @@ TEST(Scheduler, RandomLoadEndsWithoutLeaksStarvationOrReordering) {
     while (to_add > 0 || !wanted.empty()) {
       ASSERT_LT(++steps, 200000) << "no progress";
       if (to_add > 0 && random() % 3 == 0) {
-        Sequence& added = f.add(1 + random() % (blocks * 16));
+        Sequence& added = f.add(1 + random() % longest);
         wanted[&added] = 1 + random() % 40;
         --to_add;
       }
@@ -232,8 +249,10 @@ TEST(Scheduler, RandomLoadEndsWithoutLeaksStarvationOrReordering) {
           f.scheduler.remove(*sequence);
         }
         for (const StepPart& part : in_flight[lane]) {
-          ASSERT_GE(part.sequence->state.block_table().size() * 16,
-                    part.sequence->state.length() + part.rows);
+          for (uint32_t group = 0; group < groups.size(); ++group) {
+            ASSERT_GE(part.sequence->state.block_table(group).size() * groups[group].tokens_per_block,
+                      part.sequence->state.length() + part.rows);
+          }
         }
       } else {
         const auto parts = std::exchange(in_flight[lane], {});
@@ -250,9 +269,55 @@ TEST(Scheduler, RandomLoadEndsWithoutLeaksStarvationOrReordering) {
         }
       }
     }
-    EXPECT_EQ(f.pool.free_blocks(), blocks);
+    for (uint32_t group = 0; group < groups.size(); ++group)
+      EXPECT_EQ(f.pools.pool(group).free_blocks(), sizes[group]);
     EXPECT_EQ(f.scheduler.num_running() + f.scheduler.num_waiting(), 0u);
   }
+}
+
+// A group that retains 32 tokens beside one that keeps all: 3 blocks of 16 and the one in work, or fewer.
+TEST(Scheduler, APromptTakesRetainedBlocksChunkByChunk) {
+  Fixture f({group_of(16, 32), group_of(128)}, {8, 10}, {4, 64});
+  Sequence& sequence = f.add(400);
+  for (int i = 0; i < 6; ++i) {
+    const auto parts = f.prefill();
+    ASSERT_EQ(parts.size(), 1u);
+    EXPECT_EQ(parts[0].rows, 64u);
+    EXPECT_EQ(f.pools.pool(1).free_blocks(), 10u - 4);  // the whole prompt
+    EXPECT_LE(f.pools.pool(0).num_blocks() - f.pools.pool(0).free_blocks(), 3u + 4);
+    f.complete(parts);
+  }
+  EXPECT_EQ(sequence.state.length(), 384u);
+  EXPECT_EQ(f.pools.pool(0).free_blocks(), 8u - 3);
+}
+
+TEST(Scheduler, AloneAPromptGoesOnInShorterChunksWhereARetainedGroupIsSmall) {
+  Fixture f({group_of(16, 32), group_of(128)}, {4, 10}, {4, 200});
+  Sequence& sequence = f.add(1000);
+  for (int i = 0; i < 1000 && !sequence.is_decoding(); ++i) {
+    const auto parts = f.prefill();
+    ASSERT_EQ(parts.size(), 1u);
+    f.complete(parts);
+  }
+  EXPECT_TRUE(sequence.is_decoding());
+  ASSERT_EQ(f.decode().size(), 1u);
+}
+
+TEST(Scheduler, TheYoungestGivesBlocksOfEveryGroupBack) {
+  Fixture f({group_of(16, 32), group_of(128)}, {6, 10}, {4, 200});
+  Sequence& old = f.add(40);
+  Sequence& young = f.add(40);
+  f.complete(f.prefill());
+  EXPECT_EQ(f.pools.pool(0).free_blocks(), 0u);
+  EXPECT_EQ(f.pools.pool(1).free_blocks(), 8u);
+  for (int i = 0; i < 8; ++i) f.complete(f.decode());
+  EXPECT_EQ(f.scheduler.num_preempted(), 0u);
+  f.complete(f.decode());  // row 48 of the old one begins a block
+  EXPECT_EQ(f.scheduler.num_preempted(), 1u);
+  EXPECT_EQ(old.state.length(), 49u);
+  EXPECT_EQ(f.pools.pool(1).free_blocks(), 9u);
+  EXPECT_FALSE(young.state.holds_blocks());
+  EXPECT_EQ(young.state.length(), 0u);
 }
 
 }  // namespace

@@ -16,13 +16,13 @@ namespace tandem {
 
 struct Sequence {
   Sequence(RequestId request_id, GenerationRequest generation, std::shared_ptr<GenerationSink> listener,
-           BlockPool& pool, uint32_t max_context_tokens)
+           StatePools& pools, uint32_t max_context_tokens)
       : id(request_id),
         request(std::move(generation)),
         sink(std::move(listener)),
         tokens(request.prompt),
         prompt_tokens(static_cast<uint32_t>(request.prompt.size())),
-        state(pool, max_context_tokens) {
+        state(pools, max_context_tokens) {
     // So that a step allocates nothing.
     tokens.reserve(std::min<uint64_t>(uint64_t{prompt_tokens} + request.sampling.max_tokens,
                                       std::max(max_context_tokens, prompt_tokens)));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <random>
 #include <set>
 
@@ -16,25 +17,30 @@ StateGroupSpec small_spec() {
   return spec;
 }
 
-TEST(BlockPool, ViewsOfLayersDoNotOverlap) {
-  auto pool = BlockPool::create(small_spec(), 5);
-  ASSERT_TRUE(pool.has_value());
-  EXPECT_EQ(pool->caches().view(0, 1).base - pool->caches().view(0, 0).base, 5 * 64);
-  EXPECT_EQ(pool->caches().view(0, 2).base, nullptr);
-  EXPECT_EQ(pool->bytes(), 2u * 5 * 64);
+std::unique_ptr<StatePools> pools_of(uint32_t num_blocks) {
+  return std::make_unique<StatePools>(*StatePools::create({{small_spec()}}, {{num_blocks}}));
 }
 
-TEST(BlockPool, RefusesWhatItCannotHold) {
-  EXPECT_FALSE(BlockPool::create(small_spec(), 0).has_value());
+TEST(BlockPool, ABlockIsFreeWhenItsLastOwnerLetsGo) {
+  StateCaches caches;
+  BlockPool pool = BlockPool::create(small_spec(), 2, 0, caches).value();
+  const int32_t block = pool.allocate().value();
+  EXPECT_FALSE(pool.is_shared(block));
+  pool.add_reference(block);
+  EXPECT_TRUE(pool.is_shared(block));
+  pool.release(block);
+  EXPECT_EQ(pool.free_blocks(), 1u);
+  pool.release(block);
+  EXPECT_EQ(pool.free_blocks(), 2u);
 }
 
 TEST(SequenceState, ReservesWholeBlocksOrNothing) {
-  auto pool = BlockPool::create(small_spec(), 3);
-  ASSERT_TRUE(pool.has_value());
-  SequenceState a(*pool, 1000);
+  const auto pools = pools_of(3);
+  const BlockPool* pool = &pools->pool(0);
+  SequenceState a(*pools, 1000);
   ASSERT_TRUE(a.reserve(17).has_value());
   EXPECT_EQ(pool->free_blocks(), 1u);
-  SequenceState b(*pool, 1000);
+  SequenceState b(*pools, 1000);
   EXPECT_EQ(b.reserve(17).error().code, ErrorCode::resource_exhausted);
   EXPECT_EQ(pool->free_blocks(), 1u);  // the failed call kept nothing
   EXPECT_TRUE(b.reserve(16).has_value());
@@ -42,16 +48,16 @@ TEST(SequenceState, ReservesWholeBlocksOrNothing) {
 }
 
 TEST(SequenceState, RollbackFreesExactlyWhatWasAdded) {
-  auto pool = BlockPool::create(small_spec(), 10);
-  ASSERT_TRUE(pool.has_value());
-  SequenceState state(*pool, 160);
+  const auto pools = pools_of(10);
+  const BlockPool* pool = &pools->pool(0);
+  SequenceState state(*pools, 160);
   ASSERT_TRUE(state.reserve(20).has_value());
   state.advance(20);
   const uint32_t mark = state.mark();
   const std::vector<int32_t> before(state.block_table().begin(), state.block_table().end());
   ASSERT_TRUE(state.reserve(64).has_value());
   state.advance(44);
-  state.rollback(mark);
+  ASSERT_TRUE(state.rollback(mark));
   EXPECT_EQ(std::vector<int32_t>(state.block_table().begin(), state.block_table().end()), before);
   EXPECT_EQ(state.length(), 20u);
   state.clear();
@@ -59,14 +65,14 @@ TEST(SequenceState, RollbackFreesExactlyWhatWasAdded) {
 }
 
 TEST(SequenceState, RandomLivesNeverShareOrLoseABlock) {
-  auto pool = BlockPool::create(small_spec(), 40);
-  ASSERT_TRUE(pool.has_value());
+  const auto pools = pools_of(40);
+  const BlockPool* pool = &pools->pool(0);
   std::mt19937 random(3);
   std::vector<std::unique_ptr<SequenceState>> states;
   for (int i = 0; i < 5000; ++i) {
     const auto choice = random() % 4;
     if (choice == 0 || states.empty()) {
-      states.push_back(std::make_unique<SequenceState>(*pool, 640));
+      states.push_back(std::make_unique<SequenceState>(*pools, 640));
     } else {
       SequenceState& state = *states[random() % states.size()];
       if (choice == 1) {
@@ -76,7 +82,8 @@ TEST(SequenceState, RandomLivesNeverShareOrLoseABlock) {
           state.advance(room == 0 ? 0 : static_cast<uint32_t>(random() % room));
         }
       } else if (choice == 2) {
-        state.rollback(state.length() == 0 ? 0 : static_cast<uint32_t>(random() % state.length()));
+        ASSERT_TRUE(
+            state.rollback(state.length() == 0 ? 0 : static_cast<uint32_t>(random() % state.length())));
       } else {
         states.erase(states.begin() + static_cast<long>(random() % states.size()));
       }

@@ -2,33 +2,44 @@
 
 namespace tandem {
 
-StepBuilder::StepBuilder(uint32_t capacity) {
+StepBuilder::StepBuilder(uint32_t capacity, uint32_t num_state_groups)
+    : rows_(num_state_groups), group_rows_(num_state_groups) {
   token_ids_.reserve(capacity);
-  rows_.reserve(capacity);
+  for (std::vector<AttentionRow>& rows : rows_) rows.reserve(capacity);
   logit_rows_.reserve(capacity);
   hidden_.reserve(capacity);
 }
 
 void StepBuilder::clear() {
   token_ids_.clear();
-  rows_.clear();
+  for (std::vector<AttentionRow>& rows : rows_) rows.clear();
   logit_rows_.clear();
   hidden_.clear();
 }
 
-void StepBuilder::add_row(const Sequence& sequence, uint32_t position, uint32_t token_position) {
-  const size_t known = sequence.tokens.size();
-  token_ids_.push_back(token_position < known ? sequence.tokens[token_position]
-                                              : sequence.drafts[token_position - known]);
-  rows_.push_back({sequence.state.block_table().data(), position});
+void StepBuilder::add_row(const SequenceState& state, uint32_t position, int32_t token, bool wants_logits) {
+  if (wants_logits) logit_rows_.push_back(static_cast<uint32_t>(token_ids_.size()));
+  token_ids_.push_back(token);
+  for (uint32_t group = 0; group < rows_.size(); ++group)
+    rows_[group].push_back({state.block_table(group).data(), position});
 }
 
-StepBatch StepBuilder::batch(StepId step, RowClass row_class, Instant deadline) const {
+void StepBuilder::add_row_of(const Sequence& sequence, uint32_t position, uint32_t token_position,
+                             bool wants_logits) {
+  const size_t known = sequence.tokens.size();
+  const int32_t token =
+      token_position < known ? sequence.tokens[token_position] : sequence.drafts[token_position - known];
+  add_row(sequence.state, position, token, wants_logits);
+}
+
+StepBatch StepBuilder::batch(StepId step, RowClass row_class, Instant deadline) {
+  for (size_t group = 0; group < rows_.size(); ++group) group_rows_[group] = rows_[group];
   StepBatch batch;
   batch.step = step;
   batch.row_class = row_class;
   batch.token_ids = token_ids_;
-  batch.rows = rows_;
+  batch.rows = group_rows_[0];
+  batch.group_rows = group_rows_;
   batch.logit_rows = logit_rows_;
   batch.hidden = hidden_;
   batch.deadline = deadline;
@@ -41,10 +52,8 @@ StepBatch StepBuilder::build(std::span<const StepPart> parts, StepId step, RowCl
   for (const StepPart& part : parts) {
     for (uint32_t i = 0; i < part.rows; ++i) {
       const uint32_t position = part.sequence->state.length() + part.offset + i;
-      add_row(*part.sequence, position, position);
+      add_row_of(*part.sequence, position, position, i + part.logit_rows() >= part.rows);
     }
-    const auto end = static_cast<uint32_t>(rows_.size());
-    for (uint32_t row = end - part.logit_rows(); row < end; ++row) logit_rows_.push_back(row);
   }
   return batch(step, row_class, deadline);
 }
@@ -54,10 +63,9 @@ StepBatch StepBuilder::build(std::span<const DraftPart> parts, uint32_t hidden_c
   clear();
   for (const DraftPart& part : parts) {
     for (uint32_t i = 0; i < part.rows; ++i) {
-      add_row(*part.sequence, part.begin + i, part.begin + i + 1);
+      add_row_of(*part.sequence, part.begin + i, part.begin + i + 1, part.proposes && i + 1 == part.rows);
       hidden_.push_back(part.hidden + size_t{i} * hidden_cols);
     }
-    if (part.proposes) logit_rows_.push_back(static_cast<uint32_t>(rows_.size() - 1));
   }
   return batch(step, row_class, deadline);
 }

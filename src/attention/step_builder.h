@@ -13,7 +13,7 @@ namespace tandem {
 class StepBuilder {
  public:
   // Room for `capacity` rows: nothing is allocated afterwards.
-  explicit StepBuilder(uint32_t capacity);
+  explicit StepBuilder(uint32_t capacity, uint32_t num_state_groups = 1);
 
   // The batch is valid until the next call, as long as the sequences of the parts do not change.
   StepBatch build(std::span<const StepPart> parts, StepId step, RowClass row_class, Instant deadline);
@@ -28,13 +28,18 @@ class StepBuilder {
   StepBatch build(std::span<const DraftPart> parts, uint32_t hidden_cols, StepId step, RowClass row_class,
                   Instant deadline);
 
- private:
+  // By hand: rows of one state after another, then the batch of them.
   void clear();
-  void add_row(const Sequence& sequence, uint32_t position, uint32_t token_position);
-  StepBatch batch(StepId step, RowClass row_class, Instant deadline) const;
+  void add_row(const SequenceState& state, uint32_t position, int32_t token, bool wants_logits);
+  StepBatch batch(StepId step, RowClass row_class, Instant deadline);
+
+ private:
+  // The token of `token_position`, a draft where the sequence has no token there yet.
+  void add_row_of(const Sequence& sequence, uint32_t position, uint32_t token_position, bool wants_logits);
 
   std::vector<int32_t> token_ids_;
-  std::vector<AttentionRow> rows_;
+  std::vector<std::vector<AttentionRow>> rows_;            // [groups][rows]
+  std::vector<std::span<const AttentionRow>> group_rows_;  // of rows_
   std::vector<uint32_t> logit_rows_;
   std::vector<const float*> hidden_;
 };

@@ -17,7 +17,6 @@
 #include "cli/front_host.h"
 #include "cli/model_folder.h"
 #include "cli/rank_processes.h"
-#include "model/inspect.h"
 #include "transport/reserved_port.h"
 
 namespace tandem {
@@ -226,13 +225,8 @@ struct Deployment::Impl {
   static Status share_memory(Settings& settings) {
     if (settings.serving.kv_cache_tokens > 0) return {};
     TANDEM_ASSIGN(const ModelConfig config, read_model_config(settings.model));
-    const uint64_t token_bytes =
-        inspect_model(config).kv_bytes_per_token * (settings.engine.compute_dtype == "float32" ? 2 : 1);
-    const uint64_t share = default_kv_bytes() / static_cast<uint64_t>(settings.up.attention);
-    const uint64_t wanted =
-        uint64_t{max_context_tokens(settings, config)} * static_cast<uint64_t>(settings.serving.max_num_seqs);
     settings.serving.kv_cache_tokens =
-        static_cast<int64_t>(std::clamp<uint64_t>(share / std::max<uint64_t>(1, token_bytes), 1, wanted));
+        static_cast<int64_t>(default_kv_tokens(settings, config, settings.up.attention));
     return {};
   }
 

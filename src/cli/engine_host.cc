@@ -6,6 +6,7 @@
 
 #include "afd/connector.h"
 #include "attention/attention_worker.h"
+#include "attention/state_pool_size.h"
 #include "base/log.h"
 #include "base/memory_budget.h"
 #include "cli/compute.h"
@@ -29,23 +30,41 @@ constexpr uint32_t kDefaultMaxContext = 32768;
 // other ranks.
 constexpr uint64_t kKvShareOfMemory = 4;
 
-Result<uint32_t> num_blocks(const Settings& settings, const StateGroupSpec& spec, uint32_t context) {
-  const auto blocks_for = [&](uint64_t tokens) {
-    return (tokens + spec.tokens_per_block - 1) / spec.tokens_per_block;
-  };
-  const uint64_t block_bytes = spec.bytes_of_all_layers();
-  uint64_t blocks = 0;
-  if (settings.serving.kv_cache_tokens > 0) {
-    blocks = blocks_for(static_cast<uint64_t>(settings.serving.kv_cache_tokens));
-  } else {
-    const uint64_t wanted = blocks_for(context) * static_cast<uint64_t>(settings.serving.max_num_seqs);
-    blocks = std::clamp<uint64_t>(default_kv_bytes() / block_bytes, 1, wanted);
+StatePoolLimits pool_limits(const Settings& settings, const ModelConfig& config) {
+  StatePoolLimits limits;
+  limits.max_num_seqs = static_cast<uint32_t>(settings.serving.max_num_seqs);
+  limits.max_num_batched_tokens = static_cast<uint32_t>(settings.serving.max_num_batched_tokens);
+  limits.max_context_tokens = max_context_tokens(settings, config);
+  return limits;
+}
+
+// [groups]
+Result<std::vector<uint32_t>> pool_sizes(const Settings& settings, const ModelConfig& config,
+                                         std::span<const StateGroupSpec> groups) {
+  const uint64_t tokens = settings.serving.kv_cache_tokens > 0
+                              ? static_cast<uint64_t>(settings.serving.kv_cache_tokens)
+                              : default_kv_tokens(settings, config, /*ranks=*/1);
+  std::vector<uint32_t> sizes;
+  for (const uint64_t blocks : blocks_for_tokens(groups, tokens, pool_limits(settings, config))) {
+    if (blocks > INT32_MAX) {
+      return make_error(ErrorCode::invalid_argument,
+                        "serving.kv_cache_tokens: " + std::to_string(blocks) + " blocks; lower it");
+    }
+    sizes.push_back(static_cast<uint32_t>(blocks));
   }
-  if (blocks > INT32_MAX) {
-    return make_error(ErrorCode::invalid_argument,
-                      "serving.kv_cache_tokens: " + std::to_string(blocks) + " blocks; lower it");
+  return sizes;
+}
+
+// "400 blocks of 16 tokens", or so for each group by name.
+std::string pools_text(const StatePools& pools) {
+  std::string text;
+  for (uint32_t group = 0; group < pools.num_groups(); ++group) {
+    const BlockPool& pool = pools.pool(group);
+    text += (group == 0 ? "" : "; ") + (pools.num_groups() == 1 ? std::string() : pool.spec().name + " ") +
+            std::to_string(pool.num_blocks()) + " blocks of " + std::to_string(pool.spec().tokens_per_block) +
+            " tokens";
   }
-  return static_cast<uint32_t>(blocks);
+  return text;
 }
 
 LaneOptions lane_options(const AfdSettings& afd) {
@@ -65,8 +84,10 @@ uint32_t max_context_tokens(const Settings& settings, const ModelConfig& config)
   return static_cast<uint32_t>(settings.serving.max_context_tokens);
 }
 
-uint64_t default_kv_bytes() {
-  return MemoryBudget::detect().available() / kKvShareOfMemory;
+uint64_t default_kv_tokens(const Settings& settings, const ModelConfig& config, int64_t ranks) {
+  const DType dtype = Placement::from(settings).compute_dtype;
+  const uint64_t bytes = MemoryBudget::detect().available() / kKvShareOfMemory / static_cast<uint64_t>(ranks);
+  return tokens_within(state_groups(config, dtype), bytes, pool_limits(settings, config));
 }
 
 struct EngineHost::Impl {
@@ -142,16 +163,15 @@ struct EngineHost::Impl {
   Status start_worker(const Settings& settings, const std::vector<int32_t>& eos_token_ids) {
     TANDEM_ASSIGN(Model created, Model::create(config, weights));
     model = std::make_unique<Model>(std::move(created));
-    const StateGroupSpec& group = model->state_groups()[0];
-    const uint32_t context = max_context_tokens(settings, config);
-    TANDEM_ASSIGN(const uint32_t blocks, num_blocks(settings, group, context));
-    TANDEM_ASSIGN(BlockPool block_pool, BlockPool::create(group, blocks));
+    const std::span<const StateGroupSpec> groups = model->state_groups();
+    TANDEM_ASSIGN(const std::vector<uint32_t> sizes, pool_sizes(settings, config, groups));
+    TANDEM_ASSIGN(StatePools pools, StatePools::create(groups, sizes));
 
     AttentionWorkerOptions options;
     options.scheduler.max_num_seqs = static_cast<uint32_t>(settings.serving.max_num_seqs);
     options.scheduler.max_num_batched_tokens = static_cast<uint32_t>(settings.serving.max_num_batched_tokens);
     options.lanes = lane_options(settings.afd);
-    options.max_context_tokens = context;
+    options.max_context_tokens = max_context_tokens(settings, config);
     options.max_queue = static_cast<uint32_t>(settings.serving.max_queue);
     options.vocab_size = config.vocab_size;
     options.eos_token_ids = eos_token_ids;
@@ -160,7 +180,7 @@ struct EngineHost::Impl {
                      : port->traits().routes                         ? nullptr
                                                                      : local.get();
 
-    const StateCaches& caches = block_pool.caches();
+    const StateCaches& caches = pools.caches();
     const LaneRows rows = rows_of_lanes(options);
     AttentionPrograms programs;
     TANDEM_ASSIGN(programs.decode,
@@ -169,11 +189,10 @@ struct EngineHost::Impl {
                   model->build({rows.prefill, std::min(options.scheduler.max_num_seqs, rows.prefill)},
                                port->traits(), caches, local.get()));
     TANDEM_TRY(capture(Placement::from(settings).capture_sizes, rows.decode, caches, programs));
-    log_info("KV pool: " + std::to_string(blocks) + " blocks of " + std::to_string(group.tokens_per_block) +
-             " tokens, " + bytes_text(block_pool.bytes()) + "; context " + std::to_string(context) +
-             " tokens");
-    facts.bytes_held = weights.resident_bytes + block_pool.bytes();
-    TANDEM_ASSIGN(worker, AttentionWorker::create(options, std::move(block_pool), std::move(programs),
+    log_info("KV pool: " + pools_text(pools) + ", " + bytes_text(pools.bytes()) + "; context " +
+             std::to_string(options.max_context_tokens) + " tokens");
+    facts.bytes_held = weights.resident_bytes + pools.bytes();
+    TANDEM_ASSIGN(worker, AttentionWorker::create(options, std::move(pools), std::move(programs),
                                                   compute->runner(), *port));
     return {};
   }

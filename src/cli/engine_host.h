@@ -28,8 +28,9 @@ struct RankFacts {
 
 // Prompt and answer together, as the settings say, or the default.
 uint32_t max_context_tokens(const Settings& settings, const ModelConfig& config);
-// What the KV pool of the only attention rank of a host takes when nobody says otherwise.
-uint64_t default_kv_bytes();
+// Tokens that the KV pools of one of `ranks` attention ranks of a host hold when nobody says otherwise: full
+// contexts of max_num_seqs sequences, as far as its share of the memory goes.
+uint64_t default_kv_tokens(const Settings& settings, const ModelConfig& config, int64_t ranks);
 
 class EngineHost {
  public:

@@ -29,10 +29,8 @@ FfnTraits float_traits() {
   return traits;
 }
 
-Result<std::shared_ptr<const Program>> build(const ProgramShape& shape, const FfnTraits& traits,
-                                             uint32_t num_state_groups = 1) {
+Result<std::shared_ptr<const Program>> build(const ProgramShape& shape, const FfnTraits& traits) {
   TANDEM_ASSIGN(ProgramBuilder builder, ProgramBuilder::create(shape, traits));
-  builder.use_state_groups(num_state_groups);
   const Tensor residual = builder.tensor("residual", DType::f32, kHidden);
   const Tensor sent = builder.tensor("sent", DType::f32, kHidden);
   const Tensor reply = builder.tensor("reply", DType::f32, kHidden);
@@ -447,25 +445,6 @@ TEST_F(ExecutorTest, RefusesBatchesByName) {
   const Status again = executor_->start(*a, batch.step);
   ASSERT_FALSE(again);
   EXPECT_NE(again.error().message.find("has a step in work"), std::string::npos);
-}
-
-TEST_F(ExecutorTest, AProgramOfSeveralStateGroupsWantsRowsOfEach) {
-  use({.factor = 2.0f});
-  program_ = build({4, 2}, float_traits(), 2).value();
-  const auto a = lane(0);
-  Batch batch({0, 1}, {0});
-  const auto refused = [&](const std::string& part) {
-    const Status status = executor_->start(*a, batch.step);
-    ASSERT_FALSE(status) << part;
-    EXPECT_NE(status.error().message.find(part), std::string::npos) << status.error().message;
-  };
-  refused("rows of 0 state groups: the program uses 2");
-  std::vector<std::span<const AttentionRow>> groups = {batch.rows, std::span(batch.rows).first(1)};
-  batch.step.group_rows = groups;
-  refused("step has 1 rows of one state group and 2 of another");
-  groups[1] = batch.rows;
-  EXPECT_TRUE(executor_->start(*a, batch.step));
-  EXPECT_EQ(batch.step.rows_of(1).data(), groups[1].data());
 }
 
 TEST_F(ExecutorTest, RefusesAPortWithOtherTraitsByName) {
