@@ -63,6 +63,7 @@ TEST(Handshake, EverySettingIsComparedAndNamed) {
   check("shared_experts", [](auto& s) { s.shared_experts_on_attention = true; });
   check("token_ids", [](auto& s) { s.token_ids = true; });
   check("compute_dtype", [](auto& s) { s.compute_dtype = DType::f32; });
+  check("weights", [](auto& s) { s.dequantized_weights = true; });
   check("activation_dtype", [](auto& s) { s.activation_dtype = DType::f32; });
   check("activation_dtype",
         [](auto& s) { s.set_dtypes(DType::bf16, SumMode::plain, ActivationFormat::fp8); });

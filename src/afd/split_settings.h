@@ -32,6 +32,7 @@ struct SplitSettings {
   bool balanced_routing = false;  // a benchmark's routing instead of the gate's
   bool token_ids = false;         // token ids travel beside the activation; only with the gate on FFN
   DType compute_dtype = DType::bf16;
+  bool dequantized_weights = false;  // codes with scales are not kept as the files have them
   DType activation_dtype =
       DType::bf16;  // of the values on the wire; the compute dtype when the format is plain
   ActivationFormat activation_format = ActivationFormat::plain;

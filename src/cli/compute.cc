@@ -17,6 +17,7 @@ Placement Placement::from(const Settings& settings) {
   placement.balanced_routing = settings.engine.balanced_routing;
   placement.sum_mode = settings.engine.deterministic ? SumMode::deterministic : SumMode::plain;
   placement.compute_dtype = settings.engine.compute_dtype == "bf16" ? DType::bf16 : DType::f32;
+  if (settings.engine.weights == "dequantized") placement.weights = WeightStorage::dequantized;
   placement.reply_dtype = settings.engine.deterministic ? DType::f64 : placement.compute_dtype;
   // auto, bf16 and f32 are names of plain rows: the compute dtype, which `validate` has compared.
   placement.activation_format =
@@ -75,6 +76,9 @@ Result<SplitSettings> split_settings(const std::string& model_path, const ModelC
   settings.num_ffn_ranks = placement.num_ffn_ranks;
   settings.connector = placement.connector;
   settings.set_dtypes(placement.compute_dtype, placement.sum_mode, placement.activation_format);
+  // float32 has one way to hold them.
+  settings.dequantized_weights =
+      placement.compute_dtype == DType::f32 || placement.weights == WeightStorage::dequantized;
   settings.numerics_id = table.numerics_id;
   settings.graph = !placement.capture_sizes.empty();
   settings.capture_sizes = placement.capture_sizes;

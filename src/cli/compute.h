@@ -23,6 +23,7 @@ struct Placement {
   bool balanced_routing = false;
   SumMode sum_mode = SumMode::plain;
   DType compute_dtype = DType::bf16;
+  WeightStorage weights = WeightStorage::stored;
   DType reply_dtype = DType::bf16;
   ActivationFormat activation_format = ActivationFormat::plain;  // what the experts are given
   std::vector<uint32_t> capture_sizes;                           // of graph mode; none: eager

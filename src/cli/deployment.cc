@@ -73,6 +73,7 @@ const char* bool_text(bool value) {
 std::vector<std::string> shared_arguments(const Settings& settings, int threads) {
   return {"--model=" + settings.model,
           "--compute-dtype=" + settings.engine.compute_dtype,
+          "--weights=" + settings.engine.weights,
           "--deterministic=" + std::string(bool_text(settings.engine.deterministic)),
           "--balanced-routing=" + std::string(bool_text(settings.engine.balanced_routing)),
           "--connector=" + settings.afd.connector,

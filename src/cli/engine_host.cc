@@ -104,6 +104,7 @@ struct EngineHost::Impl {
   Status load(const Settings& settings, const Placement& placement, bool colocated) {
     LoadOptions options;
     options.compute_dtype = placement.compute_dtype;
+    options.storage = placement.weights;
     options.held.experts = colocated;
     options.held.router = colocated || placement.gate_on_attention;
     options.held.shared_experts = colocated || placement.shared_experts_on_attention;

@@ -110,6 +110,7 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
       static_cast<uint16_t>(std::max<int64_t>(0, settings.afd.ffn_rank));  // auto, settled nowhere: 0
   LoadOptions load;
   load.compute_dtype = placement.compute_dtype;
+  load.storage = placement.weights;
   load.held.attention = false;
   TANDEM_ASSIGN(load.held.share, held_experts(impl->config, settings, rank, settings.afd.num_ffn_ranks));
   load.held.router = !placement.gate_on_attention;

@@ -23,6 +23,10 @@ OptionSet Settings::declare() {
 
   set.choice("engine.compute_dtype", engine.compute_dtype, {"bf16", "float32"},
              "Arithmetic of weights and activations; float32 is the reference mode.");
+  set.choice(
+      "engine.weights", engine.weights, {"auto", "dequantized"},
+      "Weights that the files store as fp8 or fp4 codes with block scales; auto: kept as stored where the "
+      "compute dtype is bf16; dequantized: to the compute dtype.");
   set.boolean("engine.deterministic", engine.deterministic,
               "Exact sums: every placement gives bit-identical logits.");
   set.boolean(

@@ -12,6 +12,7 @@ namespace tandem {
 
 struct EngineSettings {
   std::string compute_dtype = "bf16";  // bf16 | float32
+  std::string weights = "auto";        // auto | dequantized
   bool deterministic = false;
   bool balanced_routing = false;  // benchmarks only
   int64_t threads = 0;            // 0: what the CPU budget allows

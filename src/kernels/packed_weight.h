@@ -19,6 +19,8 @@ enum class PackFormat : uint8_t {
   mxfp4,      // e2m1, one e8m0 scale for each 32 columns of a row
 };
 
+inline constexpr size_t kPackFormats = 4;
+
 constexpr std::string_view pack_format_name(PackFormat format) {
   constexpr std::string_view kNames[] = {"f32", "bf16", "fp8_block", "mxfp4"};
   return kNames[static_cast<size_t>(format)];

@@ -29,7 +29,9 @@ struct Checker {
     if (weight.rows != rows || weight.cols != cols) {
       return differs(name, shape_text(weight.rows, weight.cols), shape_text(rows, cols));
     }
-    if (weight.format != format) return differs(name, "packed for another dtype", "the compute dtype");
+    // Codes are multiplied with bf16 activations.
+    const bool fits = weight.format == format || (format == PackFormat::bf16 && is_coded(weight.format));
+    if (!fits) return differs(name, "packed for another dtype", "the compute dtype");
     if (weight.arrangement != arrangement) return differs(name, "in another arrangement", "its own");
     return {};
   }

@@ -33,6 +33,33 @@ std::string why_unknown(const std::string& tensor, const ModelConfig& config) {
                      config.is_moe(*layer) ? "MoE" : "dense", config.model_type);
 }
 
+// The scales beside a claimed tensor, or null. data_loss: two of them.
+Result<const StoredTensor*> find_scale(const LoadPlan& plan, const Checkpoint& checkpoint,
+                                       const TensorClaim& claim) {
+  constexpr std::string_view kWeight = ".weight";
+  if (!claim.tensor.ends_with(kWeight)) return nullptr;
+  const std::string module = claim.tensor.substr(0, claim.tensor.size() - kWeight.size());
+  const StoredTensor* found = nullptr;
+  for (const std::string& name : {claim.tensor + "_scale_inv", module + ".scale"}) {
+    if (plan.find(name) != nullptr) continue;  // a tensor of its own
+    const StoredTensor* scale = checkpoint.find(name);
+    if (scale == nullptr) continue;
+    if (found != nullptr) {
+      return make_error(ErrorCode::data_loss,
+                        fmt::format("{}: tensor '{}' has two tensors of scales beside it, '{}' and '{}'",
+                                    scale->file->path(), claim.tensor, found->info->name, name));
+    }
+    found = scale;
+  }
+  return found;
+}
+
+bool has_shape(const TensorInfo& info, const TensorClaim& claim) {
+  if (!is_fp4_pairs(info.dtype) || claim.shape.size() != 2)
+    return std::ranges::equal(info.shape, claim.shape);
+  return info.shape.size() == 2 && info.shape[0] == claim.shape[0] && info.shape[1] * 2 == claim.shape[1];
+}
+
 }  // namespace
 
 bool is_ignorable(const std::string& tensor, const ModelConfig& config) {
@@ -56,22 +83,19 @@ Result<ResolvedTensors> resolve_tensors(const LoadPlan& plan, const Checkpoint& 
           fmt::format("{}: tensor '{}' {} is missing; config.json ({}) calls for it", checkpoint.folder(),
                       claim.tensor, shape_text(claim.shape), config.model_type));
     }
-    if (!std::ranges::equal(stored->info->shape, claim.shape)) {
+    if (!has_shape(*stored->info, claim)) {
       return make_error(
           ErrorCode::data_loss,
-          fmt::format("{}: tensor '{}' has the shape {}; config.json calls for {}", stored->file->path(),
-                      claim.tensor, shape_text(stored->info->shape), shape_text(claim.shape)));
+          fmt::format("{}: tensor '{}' has the shape {}; config.json calls for {}{}", stored->file->path(),
+                      claim.tensor, shape_text(stored->info->shape), shape_text(claim.shape),
+                      is_fp4_pairs(stored->info->dtype) ? ", as I8 half as many columns" : ""));
     }
-    const StoredTensor* scale = nullptr;
-    if (stored->info->dtype == DType::f8_e4m3 && claim.tensor.ends_with(".weight")) {
-      scale = checkpoint.find(claim.tensor + "_scale_inv");
-      if (scale != nullptr) scales.insert(scale->info->name);
-    }
+    TANDEM_ASSIGN(const StoredTensor* const scale, find_scale(plan, checkpoint, claim));
+    if (scale != nullptr) scales.insert(scale->info->name);
     if (!is_held(claim, held)) continue;
     TANDEM_ASSIGN(resolved.readers[i], MatrixReader::create(*stored, scale, config.quantization.block_rows,
                                                             config.quantization.block_cols));
     resolved.stored_bytes += stored->info->bytes() + (scale != nullptr ? scale->info->bytes() : 0);
-    if (scale != nullptr) ++resolved.dequantized;
   }
   size_t ignored = 0;
   for (const StoredTensor& stored : checkpoint.tensors()) {

@@ -16,12 +16,13 @@ struct ResolvedTensors {
   std::vector<std::optional<MatrixReader>>
       readers;                // [claims]; empty where this rank does not need the tensor
   uint64_t stored_bytes = 0;  // of the tensors that this rank reads from, scales included
-  uint32_t dequantized = 0;   // tensors with block scales among them
 };
 
-// not_found: a tensor of the plan that the checkpoint lacks. data_loss: one of another shape, or one in the
-// checkpoint that the plan does not know. unsupported: a type that is not read, if this rank needs it. The
-// plan and the checkpoint outlive the result.
+// A tensor `<module>.weight` may have its scales beside it as `<module>.weight_scale_inv` or
+// `<module>.scale`; which format it has is decided by its own type. fp4 as I8 has half the columns that the
+// plan claims. not_found: a tensor of the plan that the checkpoint lacks. data_loss: one of another shape, or
+// one in the checkpoint that the plan does not know. unsupported: a type that is not read, if this rank needs
+// it. The plan and the checkpoint outlive the result.
 Result<ResolvedTensors> resolve_tensors(const LoadPlan& plan, const Checkpoint& checkpoint,
                                         const ModelConfig& config, const HeldParts& held);
 

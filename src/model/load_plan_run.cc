@@ -1,7 +1,11 @@
 #include "model/load_plan_run.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <atomic>
 #include <map>
+#include <mutex>
 
 namespace tandem {
 namespace {
@@ -19,7 +23,7 @@ const MatrixReader& reader_of(const ResolvedTensors& tensors, size_t claim) {
 }  // namespace
 
 LoadRun::LoadRun(const LoadPlan& plan, const ResolvedTensors& tensors, const KernelTable& table,
-                 const HeldParts& held, DType compute_dtype)
+                 const HeldParts& held, DType compute_dtype, WeightStorage storage)
     : plan_(plan), tensors_(tensors), table_(table), held_(held), compute_dtype_(compute_dtype) {
   const uint64_t element = dtype_bytes(compute_dtype, 1);
   for (uint32_t i = 0; i < plan.copies().size(); ++i) {
@@ -33,13 +37,24 @@ LoadRun::LoadRun(const LoadPlan& plan, const ResolvedTensors& tensors, const Ker
     work_bytes_ += claim.elements() * element;
     add_tasks(i, true, static_cast<uint32_t>(reader.rows()), static_cast<uint32_t>(reader.cols()));
   }
+  std::vector<bool> dequantized(plan.claims().size());
   for (const PackItem& whole : plan.packs()) {
     if (!is_held(whole, held)) continue;
     const auto i = static_cast<uint32_t>(packs_.size());
-    const PackItem& item = packs_.emplace_back(held_part(whole, held));
-    const uint64_t bytes = table.packed_bytes(format(), item.arrangement, item.rows, item.cols);
-    role_bytes_[static_cast<size_t>(item.role)] += bytes;
-    resident_bytes_ += bytes;
+    Pack& pack = packs_.emplace_back(Pack{held_part(whole, held), plain_format(), 0, 0});
+    const PackItem& item = pack.item;
+    pack.format = format_of(item, storage);
+    if (is_coded(pack.format)) {
+      pack.phase = item.col_begin % scale_block_cols(pack.format);
+    } else {
+      for (const SourceRows& source : item.sources) {
+        if (reader_of(tensors, source.claim).codes() != StoredCodes::none) dequantized[source.claim] = true;
+      }
+    }
+    pack.bytes = table.packed_bytes(pack.format, item.arrangement, item.rows, pack.phase + item.cols);
+    role_bytes_[static_cast<size_t>(item.role)] += pack.bytes;
+    format_bytes_[static_cast<size_t>(pack.format)] += pack.bytes;
+    resident_bytes_ += pack.bytes;
     work_bytes_ += uint64_t{item.rows} * item.cols * element;
     if (item.transposed) {
       tasks_.push_back({i, false, 0, item.rows});
@@ -48,6 +63,22 @@ LoadRun::LoadRun(const LoadPlan& plan, const ResolvedTensors& tensors, const Ker
       add_tasks(i, false, item.rows, item.cols);
     }
   }
+  dequantized_ = static_cast<uint32_t>(std::ranges::count(dequantized, true));
+}
+
+PackFormat LoadRun::format_of(const PackItem& item, WeightStorage storage) const {
+  if (compute_dtype_ == DType::f32 || storage == WeightStorage::dequantized || item.transposed)
+    return plain_format();
+  const auto stored = [&](const SourceRows& source) {
+    const MatrixReader& reader = reader_of(tensors_, source.claim);
+    const PackFormat coded = reader.codes() == StoredCodes::fp8 ? PackFormat::fp8_block : PackFormat::mxfp4;
+    const bool packs = reader.codes() != StoredCodes::none && reader.block_cols() == scale_block_cols(coded);
+    return packs ? coded : plain_format();
+  };
+  const PackFormat first = stored(item.sources.front());
+  const bool alike =
+      std::ranges::all_of(item.sources, [&](const SourceRows& s) { return stored(s) == first; });
+  return alike ? first : plain_format();
 }
 
 void LoadRun::add_tasks(uint32_t item, bool copy, uint32_t rows, uint32_t cols) {
@@ -56,20 +87,24 @@ void LoadRun::add_tasks(uint32_t item, bool copy, uint32_t rows, uint32_t cols) 
   for (uint64_t begin = 0; begin < rows; begin += step) {
     const uint64_t end = std::min<uint64_t>(rows, begin + step);
     tasks_.push_back({item, copy, static_cast<uint32_t>(begin), static_cast<uint32_t>(end)});
-    if (!copy) scratch_bytes_ = std::max(scratch_bytes_, (end - begin) * row_bytes);
+    // Rows of the compute dtype, or scales: at most one float32 for each 32 columns begun, and one more.
+    const uint64_t scale_bytes = (cols / kFp4BlockCols + 2) * sizeof(float);
+    if (!copy) scratch_bytes_ = std::max(scratch_bytes_, (end - begin) * std::max(row_bytes, scale_bytes));
   }
 }
 
 // One buffer for the packed weights of each layer.
 Result<void> LoadRun::place(ModelWeights& weights) {
   std::map<uint32_t, uint64_t> layer_bytes;
-  for (const PackItem& item : packs_) {
-    *item.out = {.format = format(),
+  for (const Pack& pack : packs_) {
+    const PackItem& item = pack.item;
+    *item.out = {.format = pack.format,
                  .arrangement = item.arrangement,
                  .rows = item.rows,
                  .cols = item.cols,
                  .data = nullptr,
-                 .bytes = table_.packed_bytes(format(), item.arrangement, item.rows, item.cols)};
+                 .bytes = pack.bytes,
+                 .col_phase = pack.phase};
     layer_bytes[item.layer] += item.out->bytes;
   }
   std::map<uint32_t, std::byte*> next;
@@ -78,9 +113,9 @@ Result<void> LoadRun::place(ModelWeights& weights) {
     next[layer] = buffer.data();
     weights.storage.push_back(std::move(buffer));
   }
-  for (const PackItem& item : packs_) {
-    item.out->data = next[item.layer];
-    next[item.layer] += item.out->bytes;
+  for (const Pack& pack : packs_) {
+    pack.item.out->data = next[pack.item.layer];
+    next[pack.item.layer] += pack.bytes;
   }
   for (const CopyItem& item : plan_.copies()) {
     const TensorClaim& claim = plan_.claims()[item.claim];
@@ -101,23 +136,70 @@ Result<void> LoadRun::load(ModelWeights& weights, ThreadPool& pool, LoadProgress
     TANDEM_ASSIGN(OwnedBuffer buffer, OwnedBuffer::allocate(scratch_bytes_));
     scratch.push_back(std::move(buffer));
   }
+  std::mutex mutex;
+  Status failed;  // of the first task that did; the rest is not run
+  std::atomic<bool> stop = false;
   pool.run(tasks_.size(), [&](size_t task, int worker) {
-    progress.add(run(tasks_[task], scratch[static_cast<size_t>(worker)].data()));
+    if (stop.load(std::memory_order_relaxed)) return;
+    const Result<uint64_t> done = run(tasks_[task], scratch[static_cast<size_t>(worker)].data());
+    if (done) return progress.add(*done);
+    const std::lock_guard lock(mutex);
+    if (failed) failed = std::unexpected(done.error());
+    stop.store(true, std::memory_order_relaxed);
   });
   progress.finish();
+  TANDEM_TRY(failed);
   weights.resident_bytes = resident_bytes_;
   return {};
 }
 
-uint64_t LoadRun::run(const Task& task, std::byte* scratch) const {
+Result<uint64_t> LoadRun::run(const Task& task, std::byte* scratch) const {
   if (task.copy) return copy_rows(plan_.copies()[task.item], task.row_begin, task.row_end);
-  const PackItem& item = packs_[task.item];
-  return item.transposed ? pack_transposed(item, scratch)
-                         : pack_rows(item, task.row_begin, task.row_end, scratch);
+  const Pack& pack = packs_[task.item];
+  if (is_coded(pack.format)) return pack_codes(pack, task.row_begin, task.row_end, scratch);
+  return pack.item.transposed ? pack_transposed(pack.item, scratch)
+                              : pack_rows(pack.item, task.row_begin, task.row_end, scratch);
 }
 
-uint64_t LoadRun::pack_rows(const PackItem& item, uint32_t row_begin, uint32_t row_end,
-                            std::byte* scratch) const {
+Result<uint64_t> LoadRun::pack_codes(const Pack& pack, uint32_t row_begin, uint32_t row_end,
+                                     std::byte* scratch) const {
+  const PackItem& item = pack.item;
+  const uint32_t block = scale_block_cols(pack.format);
+  const size_t blocks = (pack.phase + item.cols + block - 1) / block;
+  uint64_t first = 0;  // row of the packed weight where the source begins
+  for (const SourceRows& source : item.sources) {
+    const uint64_t begin = std::max<uint64_t>(row_begin, first),
+                   end = std::min<uint64_t>(row_end, first + source.count);
+    if (begin < end) {
+      const MatrixReader& reader = reader_of(tensors_, source.claim);
+      const uint64_t from = source.begin + begin - first, to = source.begin + end - first;
+      const MatrixReader::Columns columns{item.col_begin, uint64_t{item.col_begin} + item.cols};
+      TANDEM_TRY(reader.check_scales(from, to));
+      if (pack.format == PackFormat::fp8_block) {
+        reader.read_fp8_scales(from, to, reinterpret_cast<float*>(scratch), columns);
+      } else {
+        reader.read_fp4_scales(from, to, reinterpret_cast<uint8_t*>(scratch), columns);
+      }
+      const CodedRows rows = {reader.code_row(from, item.col_begin), reader.row_bytes(), scratch, blocks};
+      const PackFault fault = table_.pack_coded(
+          pack.format, item.arrangement, item.rows, item.cols, pack.phase, static_cast<uint32_t>(begin),
+          static_cast<uint32_t>(end), rows, const_cast<std::byte*>(item.out->data));
+      if (fault != PackFault::none) {
+        return make_error(ErrorCode::data_loss,
+                          fmt::format("{}: tensor '{}' {} and cannot stay as it is stored; "
+                                      "engine.weights: dequantized would do",
+                                      reader.tensor().file->path(), plan_.claims()[source.claim].tensor,
+                                      pack_fault_text(fault)));
+      }
+      reader.drop_rows(from, to);
+    }
+    first += source.count;
+  }
+  return uint64_t{row_end - row_begin} * item.cols * dtype_bytes(compute_dtype_, 1);
+}
+
+Result<uint64_t> LoadRun::pack_rows(const PackItem& item, uint32_t row_begin, uint32_t row_end,
+                                    std::byte* scratch) const {
   const uint64_t row_bytes = item.cols * dtype_bytes(compute_dtype_, 1);
   std::byte* out = scratch;
   uint64_t first = 0;  // row of the packed weight where the source begins
@@ -128,6 +210,7 @@ uint64_t LoadRun::pack_rows(const PackItem& item, uint32_t row_begin, uint32_t r
       const MatrixReader& reader = reader_of(tensors_, source.claim);
       const uint64_t from = source.begin + begin - first, to = source.begin + end - first;
       const MatrixReader::Columns columns{item.col_begin, uint64_t{item.col_begin} + item.cols};
+      TANDEM_TRY(reader.check_scales(from, to));
       if (compute_dtype_ == DType::f32) {
         reader.read_f32(from, to, reinterpret_cast<float*>(out), columns);
       } else {
@@ -138,17 +221,18 @@ uint64_t LoadRun::pack_rows(const PackItem& item, uint32_t row_begin, uint32_t r
     }
     first += source.count;
   }
-  table_.pack(format(), item.arrangement, item.rows, item.cols, row_begin, row_end, compute_dtype_, scratch,
-              const_cast<std::byte*>(item.out->data));
+  table_.pack(plain_format(), item.arrangement, item.rows, item.cols, row_begin, row_end, compute_dtype_,
+              scratch, const_cast<std::byte*>(item.out->data));
   return (row_end - row_begin) * row_bytes;
 }
 
-uint64_t LoadRun::pack_transposed(const PackItem& item, std::byte* scratch) const {
+Result<uint64_t> LoadRun::pack_transposed(const PackItem& item, std::byte* scratch) const {
   const SourceRows& source = item.sources.front();
   const MatrixReader& reader = reader_of(tensors_, source.claim);
   const size_t count = size_t{item.rows} * item.cols;
   float* stored = reinterpret_cast<float*>(scratch);  // [cols, rows] of the packed weight
   float* turned = stored + count;                     // [rows, cols]
+  TANDEM_TRY(reader.check_scales(source.begin, source.begin + source.count));
   reader.read_f32(source.begin, source.begin + source.count, stored);
   reader.drop_rows(source.begin, source.begin + source.count);
   for (uint32_t col = 0; col < item.cols; ++col) {
@@ -156,14 +240,15 @@ uint64_t LoadRun::pack_transposed(const PackItem& item, std::byte* scratch) cons
       turned[size_t{row} * item.cols + col] = stored[size_t{col} * item.rows + row];
     }
   }
-  table_.pack(format(), item.arrangement, item.rows, item.cols, 0, item.rows, DType::f32, turned,
+  table_.pack(plain_format(), item.arrangement, item.rows, item.cols, 0, item.rows, DType::f32, turned,
               const_cast<std::byte*>(item.out->data));
   return count * dtype_bytes(compute_dtype_, 1);
 }
 
-uint64_t LoadRun::copy_rows(const CopyItem& item, uint32_t row_begin, uint32_t row_end) const {
+Result<uint64_t> LoadRun::copy_rows(const CopyItem& item, uint32_t row_begin, uint32_t row_end) const {
   const MatrixReader& reader = reader_of(tensors_, item.claim);
   const uint64_t first = row_begin * reader.cols();
+  TANDEM_TRY(reader.check_scales(row_begin, row_end));
   if (item.bits != nullptr && compute_dtype_ == DType::bf16) {
     reader.read_bf16(row_begin, row_end, item.bits->data() + first);
   } else {

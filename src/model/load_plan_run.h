@@ -14,17 +14,23 @@ namespace tandem {
 
 class LoadRun {
  public:
-  // Everything passed outlives the run. `compute_dtype`: f32 or bf16.
+  // Everything passed outlives the run. `compute_dtype`: f32 or bf16. `storage`: what becomes of codes with
+  // scales where the compute dtype is bf16.
   LoadRun(const LoadPlan& plan, const ResolvedTensors& tensors, const KernelTable& table,
-          const HeldParts& held, DType compute_dtype);
+          const HeldParts& held, DType compute_dtype, WeightStorage storage);
 
   // What `weights` will hold when loaded, and what loading takes besides, per thread.
   uint64_t resident_bytes() const { return resident_bytes_; }
   uint64_t scratch_bytes() const { return scratch_bytes_; }
   uint64_t role_bytes(WeightRole role) const { return role_bytes_[static_cast<size_t>(role)]; }
 
+  uint64_t format_bytes(PackFormat packed) const { return format_bytes_[static_cast<size_t>(packed)]; }
+  // Tensors with block scales that this rank does not keep in codes.
+  uint32_t dequantized() const { return dequantized_; }
+
   // Takes the memory, points the packed weights into it and fills them. resource_exhausted when the system
-  // has no more.
+  // has no more; data_loss, naming the tensor, when codes or scales
+  // are not numbers.
   Result<void> load(ModelWeights& weights, ThreadPool& pool, LoadProgress& progress);
   // What `progress` will have counted at the end: bytes of source rows.
   uint64_t work_bytes() const { return work_bytes_; }
@@ -36,23 +42,38 @@ class LoadRun {
     uint32_t row_begin = 0, row_end = 0;
   };
 
-  PackFormat format() const { return compute_dtype_ == DType::f32 ? PackFormat::f32 : PackFormat::bf16; }
+  struct Pack {
+    PackItem item;  // the held part of the plan's
+    PackFormat format = PackFormat::bf16;
+    uint32_t phase = 0;  // PackedWeight::col_phase
+    uint64_t bytes = 0;
+  };
+
+  PackFormat plain_format() const {
+    return compute_dtype_ == DType::f32 ? PackFormat::f32 : PackFormat::bf16;
+  }
+  // In which format an item is packed: codes stay codes where all its sources have the same kind.
+  PackFormat format_of(const PackItem& item, WeightStorage storage) const;
   void add_tasks(uint32_t item, bool copy, uint32_t rows, uint32_t cols);
   Result<void> place(ModelWeights& weights);
-  uint64_t run(const Task& task, std::byte* scratch) const;
-  uint64_t pack_rows(const PackItem& item, uint32_t row_begin, uint32_t row_end, std::byte* scratch) const;
-  uint64_t pack_transposed(const PackItem& item, std::byte* scratch) const;
-  uint64_t copy_rows(const CopyItem& item, uint32_t row_begin, uint32_t row_end) const;
+  Result<uint64_t> run(const Task& task, std::byte* scratch) const;
+  Result<uint64_t> pack_rows(const PackItem& item, uint32_t row_begin, uint32_t row_end,
+                             std::byte* scratch) const;
+  Result<uint64_t> pack_codes(const Pack& pack, uint32_t row_begin, uint32_t row_end,
+                              std::byte* scratch) const;
+  Result<uint64_t> pack_transposed(const PackItem& item, std::byte* scratch) const;
+  Result<uint64_t> copy_rows(const CopyItem& item, uint32_t row_begin, uint32_t row_end) const;
 
   const LoadPlan& plan_;
   const ResolvedTensors& tensors_;
   const KernelTable& table_;
   const HeldParts held_;
   const DType compute_dtype_;
-  std::vector<PackItem> packs_;  // the held parts of the plan's
+  std::vector<Pack> packs_;
   std::vector<Task> tasks_;
   uint64_t resident_bytes_ = 0, scratch_bytes_ = 0, work_bytes_ = 0;
-  uint64_t role_bytes_[kWeightRoles] = {};
+  uint64_t role_bytes_[kWeightRoles] = {}, format_bytes_[kPackFormats] = {};
+  uint32_t dequantized_ = 0;
 };
 
 }  // namespace tandem

@@ -23,6 +23,18 @@ std::string parts_text(const LoadRun& run) {
   return text;
 }
 
+// "fp8_block 1.2 GiB, bf16 300 MiB": of the packed weights.
+std::string formats_text(const LoadRun& run) {
+  std::string text;
+  for (size_t i = 0; i < kPackFormats; ++i) {
+    const auto format = static_cast<PackFormat>(i);
+    if (run.format_bytes(format) == 0) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", pack_format_name(format),
+                        bytes_text(run.format_bytes(format)));
+  }
+  return text;
+}
+
 // A slice knows where it lies in its expert.
 void place_slices(const ModelConfig& config, const HeldParts& held, ModelWeights& weights) {
   for (LayerWeights& layer : weights.layers) {
@@ -55,7 +67,7 @@ Result<ModelWeights> load_model_weights(const std::string& path, const ModelConf
   const LoadPlan plan = make_load_plan(config, weights);
   TANDEM_ASSIGN(const ResolvedTensors tensors, resolve_tensors(plan, checkpoint, config, options.held));
 
-  LoadRun run(plan, tensors, table, options.held, options.compute_dtype);
+  LoadRun run(plan, tensors, table, options.held, options.compute_dtype, options.storage);
   const uint64_t need = run.resident_bytes() + run.scratch_bytes() * static_cast<uint64_t>(pool.threads());
   MemoryBudget have = MemoryBudget::detect();
   have.configured = options.memory_limit.value_or(MemoryBudget::kUnlimited);
@@ -68,12 +80,15 @@ Result<ModelWeights> load_model_weights(const std::string& path, const ModelConf
                                   "memory would do",
                                   path, bytes_text(need), have.text()));
   }
-  if (tensors.dequantized != 0) {
-    log_info(
-        fmt::format("dequantising {} F8_E4M3 tensors with {} x {} block scales to {} while packing: there "
-                    "are no 8-bit kernels yet",
-                    tensors.dequantized, config.quantization.block_rows, config.quantization.block_cols,
-                    dtype_name(options.compute_dtype)));
+  log_info(fmt::format("weights of {}: packed as {}", path, formats_text(run)));
+  if (run.dequantized() != 0) {
+    log_info(fmt::format("weights of {}: {} tensors with block scales become {} ({})", path,
+                         run.dequantized(), dtype_name(options.compute_dtype),
+                         options.compute_dtype == DType::f32 ? "the float32 reference mode"
+                         : options.storage == WeightStorage::dequantized
+                             ? "as asked"
+                             : "absorbed projections, blocks that are not 128 columns wide, or formats that "
+                               "do not match inside one matrix"));
   }
   LoadProgress progress(run.work_bytes(), options.show_progress);
   TANDEM_TRY(run.load(weights, pool, progress));

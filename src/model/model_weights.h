@@ -84,8 +84,15 @@ struct HeldParts {
   bool shared_experts = true;  // the rank that runs the shared experts
 };
 
+// What becomes of weights that the files store as codes with block scales (fp8, fp4).
+enum class WeightStorage : uint8_t {
+  stored,       // bf16 compute: packed as they are; float32 compute: dequantised
+  dequantized,  // to the compute dtype
+};
+
 struct LoadOptions {
   DType compute_dtype = DType::bf16;
+  WeightStorage storage = WeightStorage::stored;
   HeldParts held;
   bool show_progress = true;  // a bar on a terminal, a line every 10 % in a log
   // Bytes that the weights may take; none: what the system and the cgroup leave.
@@ -94,7 +101,7 @@ struct LoadOptions {
 
 // Reads the Hugging Face folder `path`. Prints need and have of memory before reading; refuses
 // (resource_exhausted) when it does not fit. A tensor that no claim covers, one that is missing, and one of
-// another shape are named.
+// another shape are named, as are scales and codes that are not numbers.
 Result<ModelWeights> load_model_weights(const std::string& path, const ModelConfig& config,
                                         const KernelTable& table, ThreadPool& pool,
                                         const LoadOptions& options);

@@ -124,12 +124,12 @@ TEST_F(ModelWeightsTest, BlockScalesOfFusedHalvesThatDoNotDivide) {
       EXPECT_EQ(weights.layers[1].attention.k_norm, rows({attn + "k_norm.weight"}));
     };
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      const auto weights = load(dtype);
+      const auto weights = load(dtype, {}, 1, WeightStorage::dequantized);
       ASSERT_TRUE(weights.has_value()) << weights.error().message;
       check(*weights);
     }
     // A copy without blocks: what the reader of blocks saw, written as bf16, packs to the same bits.
-    const auto quantized = load(DType::bf16);
+    const auto quantized = load(DType::bf16, {}, 1, WeightStorage::dequantized);
     std::erase_if(tensors_, [](const auto& item) { return item.first.ends_with("_scale_inv"); });
     for (auto& [name, tensor] : tensors_) {
       tensor.dtype = "BF16";
@@ -268,7 +268,7 @@ TEST_F(ModelWeightsTest, WhatIsWrongIsNamed) {
 
   tensors_ = good;
   tensors_[expert + "_scale_inv"] = tensors_["model.norm.weight"];
-  expect_load_refused("up_proj.weight_scale_inv' belongs to nothing", ErrorCode::data_loss);
+  expect_load_refused("'" + expert + "' is F32 and has block scales beside it", ErrorCode::data_loss);
 
   tensors_ = good;
   tensors_[expert].dtype = "F8_E4M3";

@@ -121,10 +121,12 @@ class ModelWeightsTest : public ::testing::Test {
     ASSERT_TRUE(writers[1].write(folder_ / "model-00002-of-00002.safetensors"));
   }
 
-  Result<ModelWeights> load(DType dtype = DType::f32, HeldParts held = {}, int threads = 1) {
+  Result<ModelWeights> load(DType dtype = DType::f32, HeldParts held = {}, int threads = 1,
+                            WeightStorage storage = WeightStorage::stored) {
     ThreadPool pool(threads);
-    return load_model_weights(folder_, config_, table_, pool,
-                              {.compute_dtype = dtype, .held = held, .show_progress = false});
+    return load_model_weights(
+        folder_, config_, table_, pool,
+        {.compute_dtype = dtype, .storage = storage, .held = held, .show_progress = false});
   }
 
   void expect_load_refused(const std::string& word, ErrorCode code) {

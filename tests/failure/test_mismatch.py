@@ -77,6 +77,7 @@ CASES = {
     "routing": (dict(ffn=["--balanced-routing"]), "routing", "balanced", "model"),
     "token-ids": (dict(ffn=["--send-token-ids"]), "token_ids", "yes", "no"),
     "compute-dtype": (dict(attention=["--compute-dtype", "float32"]), "compute_dtype", "bf16", "f32"),
+    "weights": (dict(ffn=["--weights", "dequantized"]), "weights", "dequantized", "as stored"),
     "activation-dtype": (dict(both=["--compute-gate-on-attention"], ffn=["--activation-dtype", "fp8"]), "activation_dtype", "fp8", "bf16"),
     "deterministic": (dict(ffn=["--deterministic"]), "deterministic", "yes", "no"),
     "model": (dict(ffn_model=FIXTURES / "mixtral"), "hidden_size", "48", "128"),
