@@ -169,6 +169,15 @@ DEEPSEEK = [
     AddedToken("<｜Assistant｜>"),
     AddedToken("<think>"),
 ]
+DEEPSEEK_V4 = DEEPSEEK + [
+    AddedToken("</think>"),
+    AddedToken("｜DSML｜"),
+    AddedToken("<｜latest_reminder｜>"),
+    AddedToken("<｜action｜>"),
+    AddedToken("<dsml:"),
+    AddedToken("</dsml:"),
+    AddedToken("<｜end_of_query｜>", special=True, normalized=False),
+]
 MIXED = [
     special("<pad>", lstrip=True),
     special("<eot>", rstrip=True),
@@ -200,6 +209,7 @@ MAKERS = {
     ),
     "deepseek_v2": lambda rng: train(rng, V2_STEPS, added=DEEPSEEK, post=bos_template("<｜begin▁of▁sentence｜>")),
     "deepseek_v3": lambda rng: train(rng, V3_STEPS, normalizer=normalizers.Sequence([]), added=DEEPSEEK),
+    "deepseek_v4": lambda rng: train(rng, V3_STEPS, normalizer=normalizers.Sequence([]), added=DEEPSEEK_V4),
     "gpt_oss": lambda rng: train(rng, pre_tokenizers.Sequence([split(O200K), byte_level()]), added=[special("<|start|>")]),
     "added": lambda rng: train(
         rng, byte_level(use_regex=True, prefix=True), size=400, normalizer=normalizers.NFC(), added=MIXED

@@ -21,11 +21,11 @@ struct GenerationDefaults {
 Result<GenerationDefaults> read_generation_defaults(const std::string& folder);
 
 struct ChatTemplateSource {
-  std::string text;                  // "" when the checkpoint has none
-  std::string file;                  // where it came from
-  std::string bos_token, eos_token;  // texts, as templates use them; "" for none
-  bool is_deepseek_v4 = false;       // by config.json: it has a prompt format without a template
-  bool has_dspark = false;           // its later releases, by their dspark_* keys
+  std::string text = {};                       // "" when the checkpoint has none
+  std::string file = {};                       // where it came from
+  std::string bos_token = {}, eos_token = {};  // texts, as templates use them; "" for none
+  bool is_deepseek_v4 = false;                 // by config.json: it has a prompt format without a template
+  bool has_dspark = false;                     // its later releases, by their dspark_* keys
 };
 
 // chat_template.jinja wins over tokenizer_config.json, whose "chat_template" is a string or a list of named

@@ -44,8 +44,9 @@ TEST_P(RecordedCases, EqualTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tokenizer, RecordedCases,
-                         testing::Values("gpt2", "llama3", "qwen2", "deepseek_v2", "deepseek_v3", "gpt_oss",
-                                         "added", "behaviors", "mixtral", "mixtral_metaspace"),
+                         testing::Values("gpt2", "llama3", "qwen2", "deepseek_v2", "deepseek_v3",
+                                         "deepseek_v4", "gpt_oss", "added", "behaviors", "mixtral",
+                                         "mixtral_metaspace"),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST(Tokenizer, TellsItsTokens) {
