@@ -114,9 +114,14 @@ void CompletionService::handle_chat(const ServedModel& model, const HttpRequest&
   if (!parsed) return writer->respond(error_response(parsed.error()));
   const EngineLimits& limits = model.engine->limits();
   auto chat = encode_chat(model, parsed->input, max_counted_tokens(limits));
-  // Whatever the template says of these messages, they are what is wrong: it was checked when the server
-  // started.
-  if (!chat) return writer->respond(error_response(refusal(chat.error(), limits, "messages")));
+  if (!chat) {
+    // Whatever the template says, what it was given is wrong, since it was checked when the server started:
+    // the messages, unless the format names its own variables.
+    constexpr const char* kVariables = "chat_template_kwargs";
+    const bool variables = chat.error().message.starts_with(kVariables);
+    return writer->respond(
+        error_response(refusal(chat.error(), limits, variables ? kVariables : "messages")));
+  }
   if (auto error = check_length(model, chat->tokens.size(), "messages"))
     return writer->respond(error_response(*error));
   Job job{.chat = true,

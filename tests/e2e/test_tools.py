@@ -146,7 +146,7 @@ def test_conversation(client):
     ({"tools": TOOLS, "tool_choice": "required"}, "tool_choice", "cannot be enforced"),
     ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "weather"}}}, "tool_choice", "cannot be enforced"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools", "tools[0].function.name"),
-    ({"reasoning_effort": "much"}, "messages", "chat_template_kwargs.reasoning_effort"),
+    ({"reasoning_effort": "much"}, "chat_template_kwargs", "chat_template_kwargs.reasoning_effort"),
     ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}, "messages", "messages[1] has the role assistant"),
 ])  # fmt: skip
 def test_refused(client, fields, param, part):
