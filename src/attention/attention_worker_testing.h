@@ -1,0 +1,129 @@
+// What the tests of the worker share: a listener, and ports that behave worse than a colocated one.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "attention/engine.h"
+#include "moe/local_ffn.h"
+
+namespace tandem {
+
+class Recorder final : public GenerationSink {
+ public:
+  void on_token(const TokenEvent& event) override {
+    std::lock_guard lock(mutex_);
+    EXPECT_FALSE(finished_);
+    EXPECT_EQ(event.index, tokens_.size());
+    tokens_.push_back(event.token);
+    changed_.notify_all();
+  }
+  void on_finish(const Finish& finish) override {
+    std::lock_guard lock(mutex_);
+    EXPECT_FALSE(finished_) << "ended twice";
+    finish_ = finish;
+    finished_ = true;
+    changed_.notify_all();
+  }
+  Finish wait() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60), [&] { return finished_; }))
+        << "a request never ended";
+    return finish_;
+  }
+  void wait_for_tokens(size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(60), [&] { return finished_ || tokens_.size() >= count; });
+  }
+  std::vector<int32_t> tokens() {
+    std::lock_guard lock(mutex_);
+    return tokens_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<int32_t> tokens_;
+  Finish finish_;
+  bool finished_ = false;
+};
+
+// The experts of this process behind a door that a test can shut: what RemoteFfn does when its peer is lost,
+// with the same promises (requests in flight complete with unavailable, health and submit say so until the
+// peer is back).
+class LosablePort final : public FfnPort {
+ public:
+  explicit LosablePort(MoeBlock& block) : local_(block) {}
+  const FfnTraits& traits() const override { return local_.traits(); }
+  Result<Ticket> submit(const FfnRequest& request) override {
+    if (lost) return make_error(ErrorCode::unavailable, kReason);
+    return local_.submit(request);
+  }
+  size_t poll(std::span<Completion> out) override {
+    const size_t count = local_.poll(out);
+    for (size_t i = 0; i < count && lost; ++i) out[i].status = make_error(ErrorCode::unavailable, kReason);
+    return count;
+  }
+  void cancel(Ticket ticket) override { local_.cancel(ticket); }
+  int wait_fd() const override { return -1; }
+  Status health() const override {
+    if (lost) return make_error(ErrorCode::unavailable, kReason);
+    return {};
+  }
+  static constexpr const char* kReason = "FFN rank 0 at test://ffn: connection closed";
+  std::atomic<bool> lost{false};
+
+ private:
+  LocalFfn local_;
+};
+
+// The experts of this process, some time later and in another order: a request is computed when its reply is
+// due, so that lanes wait, overtake each other and find another port at every layer.
+class LatePort final : public FfnPort {
+ public:
+  LatePort(MoeBlock& block, uint32_t seed)
+      : local_(block), random_(seed), always_(::eventfd(1, EFD_CLOEXEC)) {}
+  ~LatePort() override { ::close(always_); }
+  const FfnTraits& traits() const override { return local_.traits(); }
+  Result<Ticket> submit(const FfnRequest& request) override {
+    if (random_() % 8 == 0) return make_error(ErrorCode::would_block, {});
+    waiting_.push_back({next_ticket_++, request});
+    most_waiting = std::max(most_waiting.load(), waiting_.size());
+    return waiting_.back().first;
+  }
+  size_t poll(std::span<Completion> out) override {
+    size_t count = 0;
+    while (count < out.size() && !waiting_.empty() && random_() % 4 == 0) {
+      const auto due = waiting_.begin() + static_cast<std::ptrdiff_t>(random_() % waiting_.size());
+      EXPECT_TRUE(local_.submit(due->second).has_value());
+      EXPECT_EQ(local_.poll(out.subspan(count, 1)), 1u);
+      out[count++].ticket = due->first;
+      waiting_.erase(due);
+    }
+    return count;
+  }
+  void cancel(Ticket ticket) override {
+    std::erase_if(waiting_, [ticket](const auto& entry) { return entry.first == ticket; });
+  }
+  int wait_fd() const override { return always_; }
+  Status health() const override { return {}; }
+  std::atomic<size_t> most_waiting{0};
+
+ private:
+  LocalFfn local_;
+  std::mt19937 random_;
+  int always_;  // readable
+  Ticket next_ticket_ = 1;
+  std::vector<std::pair<Ticket, FfnRequest>> waiting_;
+};
+
+}  // namespace tandem
