@@ -92,9 +92,7 @@ Status AttentionWorker::Impl::create_streams(const AttentionPrograms& programs) 
     const auto lane_programs = list(decode ? programs.decode : programs.prefill,
                                     decode ? std::span(programs.captured) : none, rows, stream.programs);
     stream.max_sequences = decode_sequences;
-    stream.num_layers = static_cast<uint32_t>(std::ranges::count_if(
-        lane_programs[0]->operations(),
-        [](const OperationPtr& operation) { return operation->kind() == OperationKind::attend; }));
+    stream.num_layers = lane_programs[0]->num_layers();
     std::vector<std::shared_ptr<const Program>> draft_programs;
     if (programs.drafts.decode) {
       draft_programs = list(decode ? programs.drafts.decode : programs.drafts.prefill,

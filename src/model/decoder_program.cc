@@ -130,6 +130,7 @@ Result<std::shared_ptr<const Program>> build_decoder_program(const DecoderParts&
   const ModelWeights& weights = parts.weights;
   const RopeConfig& rope = config.attention.rope;
   builder.use_state_groups(static_cast<uint32_t>(parts.state_groups.size()));
+  builder.count_layers(config.num_layers);
 
   StepTensors tensors;
   tensors.compute_dtype = weights.compute_dtype;

@@ -35,6 +35,7 @@ class Program {
   size_t buffer_bytes() const { return buffer_bytes_; }            // of one lane
   uint32_t vocab_size() const { return vocab_size_; }              // token ids are below
   uint32_t num_state_groups() const { return num_state_groups_; }  // that a batch has rows of
+  uint32_t num_layers() const { return num_layers_; }              // for figures a layer
   const Tensor& logits() const { return logits_; }                 // float32 [logits_capacity, vocab_size]
   // What a drafter reads of this program's rows: float32, of all rows or of those whose logits are wanted.
   // Empty when nobody does.
@@ -53,6 +54,7 @@ class Program {
   size_t buffer_bytes_ = 0;
   uint32_t vocab_size_ = 0;
   uint32_t num_state_groups_ = 1;
+  uint32_t num_layers_ = 0;
   Tensor logits_;
   Tensor hidden_;
   bool reads_hidden_ = false;
@@ -73,6 +75,7 @@ class ProgramBuilder {
 
   // How many state groups the operations read and write; 1 when nobody says.
   void use_state_groups(uint32_t num_groups) { program_.num_state_groups_ = num_groups; }
+  void count_layers(uint32_t num_layers) { program_.num_layers_ = num_layers; }
 
   // 0, 1, 2, ... [capacity]: the row list of a product over all rows. Shared by all operations that need it.
   std::shared_ptr<const std::vector<uint32_t>> identity_rows();
