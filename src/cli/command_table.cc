@@ -31,6 +31,7 @@ std::vector<Command> make_commands() {
                                                          "afd.attention_rank",
                                                          "afd.listen",
                                                          "afd.ffn",
+                                                         "afd.ffn_address_pattern",
                                                          "afd.role",
                                                          "afd.ffn_rank",
                                                          "afd.num_ffn_ranks",

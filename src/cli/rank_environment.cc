@@ -1,7 +1,8 @@
 #include "cli/rank_environment.h"
 
+#include <unistd.h>
+
 #include <charconv>
-#include <cstdlib>
 #include <optional>
 
 namespace tandem {
@@ -17,17 +18,11 @@ constexpr Launcher kLaunchers[] = {
     {"PMI", "PMI_RANK", {"PMI_SIZE", nullptr}},
     {"PMIx", "PMIX_RANK", {"PMIX_SIZE", nullptr}},
     {"SLURM", "SLURM_PROCID", {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}},
+    {"LeaderWorkerSet", "LWS_WORKER_INDEX", {"LWS_GROUP_SIZE", nullptr}},
     {"Kubernetes", "JOB_COMPLETION_INDEX", {nullptr, nullptr}},
 };
 constexpr const char* kClusterVariable = "KUBERNETES_SERVICE_HOST";  // set in every pod
 constexpr const char* kPodNames[] = {"POD_NAME", "HOSTNAME"};
-
-// What a launcher says.
-struct Place {
-  int64_t number = 0;
-  int64_t size = -1;  // unknown
-  std::string text;   // "SLURM_PROCID 3 of 4"
-};
 
 std::unexpected<Error> invalid(std::string message) {
   return make_error(ErrorCode::invalid_argument, std::move(message));
@@ -51,11 +46,14 @@ Result<int64_t> number_of(const char* name, const std::string& text) {
                  "' is not a number; unset it, or say the rank with a flag");
 }
 
-Result<std::optional<Place>> place_of(const Environment& environment) {
+}  // namespace
+
+Result<std::optional<LauncherPlace>> find_place(const Environment& environment) {
   for (const Launcher& launcher : kLaunchers) {
     const std::string* rank = find(environment, launcher.rank);
     if (rank == nullptr) continue;
-    Place place;
+    LauncherPlace place;
+    place.launcher = launcher.name;
     TANDEM_ASSIGN(place.number, number_of(launcher.rank, *rank));
     place.text = std::string(launcher.rank) + " " + *rank;
     for (const char* name : launcher.sizes) {
@@ -77,10 +75,12 @@ Result<std::optional<Place>> place_of(const Environment& environment) {
     const size_t dash = pod->rfind('-');
     // A Deployment's pods end in letters, and have no number.
     const auto ordinal = dash == std::string::npos ? std::nullopt : parse(pod->substr(dash + 1));
-    if (ordinal) return Place{*ordinal, -1, std::string(name) + " " + *pod};
+    if (ordinal) return LauncherPlace{"Kubernetes", *ordinal, -1, std::string(name) + " " + *pod};
   }
   return std::nullopt;
 }
+
+namespace {
 
 std::string rank_text(const std::string& role, int64_t rank) {
   return (role == "ffn" ? "FFN rank " : "attention rank ") + std::to_string(rank);
@@ -93,7 +93,7 @@ struct Assigned {
 };
 
 // The rank of a process whose launcher counts `place`.
-Result<Assigned> assign(const RankQuestion& question, const Place& place) {
+Result<Assigned> assign(const RankQuestion& question, const LauncherPlace& place) {
   const int64_t attention = question.attention_ranks;
   const int64_t all = attention + question.ffn_ranks;
   const std::string shape = std::to_string(attention) + "A" + std::to_string(question.ffn_ranks) + "F";
@@ -134,7 +134,7 @@ Result<Assigned> assign(const RankQuestion& question, const Place& place) {
 }  // namespace
 
 Result<RankAnswer> find_rank(const RankQuestion& question, const Environment& environment) {
-  auto place = place_of(environment);
+  auto place = find_place(environment);
   if (question.given >= 0) {
     const int64_t count = question.role == "ffn" ? question.ffn_ranks : question.attention_ranks;
     const std::string key = question.role == "ffn" ? "afd.ffn_rank" : "afd.attention_rank";
@@ -164,16 +164,11 @@ Result<RankAnswer> find_rank(const RankQuestion& question, const Environment& en
 
 Environment process_environment() {
   Environment environment;
-  const auto add = [&](const char* name) {
-    const char* value = name == nullptr ? nullptr : std::getenv(name);
-    if (value != nullptr) environment[name] = value;
-  };
-  for (const Launcher& launcher : kLaunchers) {
-    add(launcher.rank);
-    for (const char* size : launcher.sizes) add(size);
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    if (const size_t at = text.find('='); at != std::string::npos)
+      environment[text.substr(0, at)] = text.substr(at + 1);
   }
-  add(kClusterVariable);
-  for (const char* name : kPodNames) add(name);
   return environment;
 }
 

@@ -6,6 +6,8 @@
 //   MPICH, PMI   PMI_RANK               PMI_SIZE
 //   PMIx         PMIX_RANK              PMIX_SIZE, or unknown
 //   SLURM        SLURM_PROCID           SLURM_STEP_NUM_TASKS, or SLURM_NTASKS
+//   LeaderWorkerSet of Kubernetes
+//                LWS_WORKER_INDEX       LWS_GROUP_SIZE
 //   Kubernetes   JOB_COMPLETION_INDEX (an indexed Job), or the number behind the last dash of POD_NAME or
 //                HOSTNAME (a StatefulSet, where KUBERNETES_SERVICE_HOST is set); the size is unknown
 //
@@ -15,6 +17,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -36,10 +39,20 @@ struct RankAnswer {
   std::string note;    // a line for the log; may be empty
 };
 
+// What a launcher says of this process.
+struct LauncherPlace {
+  std::string launcher;  // "SLURM"
+  int64_t number = 0;
+  int64_t size = -1;  // unknown
+  std::string text;   // "SLURM_PROCID 3 of 4"
+};
+// None: no launcher says anything. invalid_argument or out_of_range, naming variable and value.
+Result<std::optional<LauncherPlace>> find_place(const Environment& environment);
+
 // invalid_argument or out_of_range, naming variable, value and what would do.
 Result<RankAnswer> find_rank(const RankQuestion& question, const Environment& environment);
 
-// The variables that find_rank reads, of this process.
+// The variables of this process.
 Environment process_environment();
 
 }  // namespace tandem

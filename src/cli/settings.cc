@@ -48,13 +48,19 @@ OptionSet Settings::declare() {
   set.list("afd.ffn", afd.ffn,
            "Addresses of the FFN ranks, in order of rank: tcp://host:port, ucx://host:port, shm://path, "
            "inproc://name. FFN ranks need it as well where they exchange rows (p2p and auto).");
+  set.text(
+      "afd.ffn_address_pattern", afd.ffn_address_pattern,
+      "Where afd.ffn is empty: addresses of the FFN ranks, made from the hosts that the launcher of all "
+      "ranks names (SLURM's node list, a LeaderWorkerSet, or one host alone). {node}: the rank's host; the "
+      "port counts up where a host has several. {rank}, {number}: of the FFN rank and among all ranks, for "
+      "names that count, as the pods of a StatefulSet do.");
   set.list(
       "afd.attention", afd.attention,
       "Addresses at which fronts reach the attention ranks, in order of rank. With them `serve` is a front: "
       "it holds no weights.");
   set.text("afd.listen", afd.listen,
            "Address on which an FFN rank listens; port 0: chosen by the system. Empty: the rank's entry of "
-           "afd.ffn, or tcp://127.0.0.1:7000.");
+           "afd.ffn, all networks at its port where that was derived, or tcp://127.0.0.1:7000.");
   set.text("afd.attention_listen", afd.attention_listen,
            "Address on which an attention rank serves fronts, instead of HTTP. Empty: the rank's entry of "
            "afd.attention, or HTTP.");

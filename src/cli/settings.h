@@ -24,9 +24,10 @@ inline constexpr const char* kDefaultFfnAddress = "tcp://127.0.0.1:7000";
 struct AfdSettings {
   std::string role = "none";  // none: colocated
   std::string connector = "p2p";
-  std::vector<std::string> ffn;        // addresses of the FFN ranks
-  std::vector<std::string> attention;  // where fronts reach the attention ranks
-  std::string listen;                  // of an FFN rank; empty: its entry of `ffn`, or kDefaultFfnAddress
+  std::vector<std::string> ffn;                           // addresses of the FFN ranks
+  std::vector<std::string> attention;                     // where fronts reach the attention ranks
+  std::string ffn_address_pattern = "tcp://{node}:7000";  // see rank_addresses.h
+  std::string listen;            // of an FFN rank; empty: its entry of `ffn`, or kDefaultFfnAddress
   std::string attention_listen;  // of an attention rank for fronts; empty: its entry of `attention`, or none
   int64_t num_attention_ranks = 1, num_ffn_ranks = 1;
   int64_t attention_rank = -1, ffn_rank = -1;  // of this process; -1: from its launcher, or 0

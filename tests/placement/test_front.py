@@ -3,6 +3,7 @@ of a launcher. Every answer has the probabilities of the colocated server, bit f
 
 import concurrent.futures
 import json
+import os
 import socket
 import subprocess
 import time
@@ -84,6 +85,15 @@ def test_five_processes_by_hand_in_reverse_order(ranks, expected):
         client.completions.create(model="arith", prompt="word " * 5000, max_tokens=4)
 
 
+def is_free(port):
+    with socket.socket() as probe:
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError:
+            return False
+        return True
+
+
 # Two attention and two FFN processes that know from their launcher who they are.
 LAUNCHERS = {
     "slurm": lambda rank: {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "4"},
@@ -108,6 +118,36 @@ def test_ranks_of_a_launcher(launcher, ranks, expected, tmp_path):
     ready = ["".join(process.wait_ready().stdout) for process in processes]
     for text, role, address in zip(ready, ("attention", "attention", "ffn", "ffn"), (a0, a1, f0, f1)):
         assert role in text and address in text, text
+
+
+def test_ranks_of_a_launcher_find_their_ffn_ranks_by_the_node_list(ranks, expected, tmp_path):
+    """Nobody lists the FFN ranks: two tasks on each of two nodes, which here are two addresses of the loopback."""
+    a0, a1 = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))
+    first = next(port for port in range(20000 + os.getpid() % 9700, 60000, 97) if all(is_free(each) for each in (port, port + 1)))
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(json.dumps({
+        "model": str(ARITH),
+        "engine": {"deterministic": True, "threads": 1},
+        "afd": {"attention": [a0, a1], "num_ffn_ranks": 2, "ffn_address_pattern": f"tcp://{{node}}:{first}", "insecure": True,
+                "connector": "m2n", "compute_gate_on_attention": True},
+        "serving": {"port": 0},
+    }))
+    front = ranks.start("front", "serve", "--config", str(cluster))
+    step = {"SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "127.0.0.[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"}
+    processes = [ranks.start(f"process{rank}", "rank", "--config", str(cluster),
+                             environment={**step, "SLURM_PROCID": str(rank), "SLURM_NODEID": str(rank // 2)}) for rank in range(4)]
+    front.wait_ready()
+    check_answers(front, expected)
+    ready = ["".join(process.wait_ready().stdout) for process in processes]
+    for text, role, address in zip(ready, ("attention", "attention", "ffn", "ffn"),
+                                   (a0, a1, f"tcp://0.0.0.0:{first}", f"tcp://0.0.0.0:{first + 1}")):
+        assert role in text and address in text, text
+
+    wrong = {**step, "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
+    for change, message in (({"SLURM_JOB_NODELIST": "127.0.0.[1-2"}, "SLURM_JOB_NODELIST: '127.0.0.[1-2': '[' is not closed"),
+                            ({"SLURM_NODEID": "1"}, "SLURM_NODEID: 1, and in blocks over SLURM_JOB_NODELIST")):
+        done = subprocess.run([BINARY, "rank", "--config", str(cluster)], env={**wrong, **change}, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and message in done.stderr, done.stderr
 
 
 def test_a_rank_that_cannot_be_is_refused_by_name(tmp_path):
