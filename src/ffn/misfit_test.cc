@@ -37,7 +37,7 @@ TEST(Misfit, AFirstClientWithOtherSettingsIsOne) {
 
 // A model of another size needs slots of another size: the carriers refuse before any setting is said.
 TEST(Misfit, AModelOfAnotherSizeIsOne) {
-  for (const std::string transport : {"tcp", "shm"}) {
+  for (const std::string transport : {"tcp", "shm", "ucx"}) {
     SplitModel ffn({}), reference({});
     auto worker = FfnWorker::create(ffn.worker_options(fresh_address(transport)), ffn.block());
     auto options = reference.remote_options((*worker)->address());

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -106,6 +108,19 @@ inline Result<void> send_text(Endpoint& endpoint, Channel channel, const std::st
 
 inline std::string text_of(const Lease& lease) {
   return {reinterpret_cast<const char*>(lease.bytes().data()), lease.bytes().size()};
+}
+
+// Reads what a raw socket still gets: true when a reset ends it, false when an end in order does.
+inline bool ends_by_reset(int socket) {
+  std::vector<std::byte> rest(4096);
+  for (const Instant end = now() + kPatience; now() < end;) {
+    const ssize_t got = recv(socket, rest.data(), rest.size(), MSG_DONTWAIT);
+    if (got == 0) return false;
+    if (got < 0 && errno == ECONNRESET) return true;
+    if (got < 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ADD_FAILURE() << "the connection did not end";
+  return false;
 }
 
 // Polls until the peer is not alive.

@@ -1,6 +1,7 @@
 #include "transport/tcp_endpoint.h"
 
 #include "transport/endpoint_rules.h"
+#include "transport/tcp_socket.h"
 
 namespace tandem {
 
@@ -29,6 +30,7 @@ void TcpEndpoint::lose(PeerState state, const std::string& reason, bool orderly)
   if (peer() != PeerState::alive) return;
   log_lost_peer(peer_name_, state, reason, orderly);
   state_.store(state, std::memory_order_release);
+  if (state == PeerState::silent) reset_at_close(sender_->socket());
   sender_->close(false);
 }
 

@@ -52,6 +52,11 @@ void set_no_delay(int socket) {
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
+void reset_at_close(int socket) {
+  const linger at_once{1, 0};
+  setsockopt(socket, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+}
+
 Result<TcpListenSocket> listen_tcp(const Address& address) {
   const std::string whole = address.scheme + "://" + address.rest;
   TANDEM_ASSIGN(const HostPort host_port, parse_host_port(address.rest, whole));

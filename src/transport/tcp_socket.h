@@ -20,6 +20,10 @@ Result<TcpListenSocket> listen_tcp(const Address& address);
 // nobody listens there; deadline_exceeded: no answer.
 Result<UniqueFd> connect_tcp(const Address& address, Instant deadline, Duration limit);
 
+// Closing this socket says so at once, by a reset. For a peer that is silent: packets may be lost in its
+// direction to us only, and then an end in order would wait behind what it could not acknowledge.
+void reset_at_close(int socket);
+
 // A tile waits for no acknowledgement.
 void set_no_delay(int socket);
 

@@ -304,6 +304,19 @@ TEST_F(TcpTest, AReaderThatDoesNotReadBlocksOnlyCreditsAndLosesNothing) {
   }
 }
 
+TEST_F(TcpTest, ASilentPeerIsToldByAResetWhichWaitsForNothing) {
+  EndpointOptions options = small_options();
+  options.silence_limit = std::chrono::milliseconds(300);
+  auto listener = listen("tcp://127.0.0.1:0", options);
+  ASSERT_TRUE(listener);
+  const UniqueFd socket = raw_connect((*listener)->address());
+  raw_send(socket, greeting(options));
+  const auto endpoint = accept_one(**listener);
+  ASSERT_TRUE(endpoint);
+  EXPECT_EQ(wait_for_loss(*endpoint), PeerState::silent);
+  EXPECT_TRUE(ends_by_reset(socket.get()));
+}
+
 TEST_F(TcpTest, AStoppedProcessIsSilentAndAKilledOneClosed) {
   EndpointOptions options = small_options();
   options.heartbeat_interval = std::chrono::milliseconds(10);

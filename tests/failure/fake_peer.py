@@ -57,23 +57,32 @@ def identity(role):
     return [("peer.role", role), ("peer.rank", 0), ("peer.name", "elsewhere:1"), ("peer.incarnation", 7)]
 
 
+def stream_head(kind, value):
+    head = struct.pack("<IBBHI", 0x54444E54, kind, 0, 0, value)
+    return head + struct.pack("<I", binascii.crc32(head))
+
+
+def carrier_hello(slot_bytes=262144, carrier=0):
+    """What every carrier compares first: 8 slots of 256 KiB, heartbeats of 0.1 s, 0.8 s of silence. `carrier` 1: UCX follows."""
+    return struct.pack("<IIIIQQQI", 0x48444E54, 1, 8, 0, slot_bytes, 100000, 800000, carrier) + bytes(20)
+
+
 class Connection:
     """The tcp carrier under it: greets with the options of the other side, whatever they are."""
 
     def __init__(self, connected, greets_first):
         self.socket = connected
         self.socket.settimeout(60)
-        if greets_first:  # 8 slots of 256 KiB, heartbeats of 0.1 s, 0.9 s of silence
+        if greets_first:
             self._head(TCP_HELLO, 64)
-            self.socket.sendall(struct.pack("<IIIIQQQ", 0x48444E54, 1, 8, 0, 262144, 100000, 900000) + bytes(24))
+            self.socket.sendall(carrier_hello())
         greeting = self._read(16 + 64)[16:]
         if not greets_first:
             self._head(TCP_HELLO, 64)
             self.socket.sendall(greeting)
 
     def _head(self, kind, value):
-        head = struct.pack("<IBBHI", 0x54444E54, kind, 0, 0, value)
-        self.socket.sendall(head + struct.pack("<I", binascii.crc32(head)))
+        self.socket.sendall(stream_head(kind, value))
 
     def _read(self, count):
         data = b""

@@ -116,6 +116,57 @@ def test_in_either_order_over_either_transport(transport, first, tmp_path):
             check_line(line, "gate", "ffn", "attention")
 
 
+def other_slots(transport):
+    """The first bytes of a peer whose slots are twice as large, as a model of another size makes them."""
+    hello = fake_peer.carrier_hello(slot_bytes=2 * 262144, carrier=1 if transport == "ucx" else 0)
+    return hello if transport == "shm" else fake_peer.stream_head(fake_peer.TCP_HELLO, len(hello)) + hello
+
+
+def check_slots(side, address):
+    status, line = side.end()
+    assert status == 2, line
+    assert "slot_bytes differs: 262144 at " in line and "(this side), 524288 at " in line and address in line, line
+    assert "load the same model folder on both sides" in line, line
+
+
+@pytest.mark.parametrize("transport", ("tcp", "ucx", "shm"))
+def test_slots_of_another_size_end_an_ffn_rank(transport, tmp_path):
+    listen = f"shm://{tmp_path}/ffn.sock" if transport == "shm" else f"{transport}://127.0.0.1:0"
+    side = Side(["ffn", "--model", str(ARITH), "--listen", listen], tmp_path)
+    try:
+        address = side.wait_for("ready").split()[1]
+        where = address.split("://")[1]
+        kind = (socket.AF_UNIX, socket.SOCK_SEQPACKET) if transport == "shm" else (socket.AF_INET, socket.SOCK_STREAM)
+        with socket.socket(*kind) as peer:
+            peer.connect(where if transport == "shm" else (where.split(":")[0], int(where.split(":")[1])))
+            peer.sendall(other_slots(transport))
+            check_slots(side, address)
+    finally:
+        side.close()
+
+
+@pytest.mark.parametrize("transport", ("tcp", "ucx", "shm"))
+def test_slots_of_another_size_end_attention(transport, tmp_path):
+    if transport == "shm":
+        server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        server.bind(str(tmp_path / "ffn.sock"))
+        server.listen()
+        address = f"shm://{tmp_path}/ffn.sock"
+    else:
+        server = socket.create_server(("127.0.0.1", 0))
+        address = f"{transport}://127.0.0.1:{server.getsockname()[1]}"
+    with server:
+        side = Side(["attention", "--model", str(ARITH), "--ffn", address, "--port", "0"], tmp_path)
+        try:
+            server.settimeout(HANG_S)
+            peer, _ = server.accept()
+            with peer:
+                peer.sendall(other_slots(transport))
+                check_slots(side, address)
+        finally:
+            side.close()
+
+
 def misfit_attention(address, directory):
     side = Side(["attention", "--model", str(ARITH), "--ffn", address, "--port", "0", "--compute-gate-on-attention"], directory)
     try:
