@@ -147,6 +147,12 @@ def metric(connection, name):
     return float(found.group(1))
 
 
+def wire_bytes(names):
+    """Bytes that both hosts have sent on the wire."""
+    links = [json.loads(command("ip", "-j", "-s", "-n", name, "link", "show", "eth-tandem").stdout)[0] for name in names]
+    return sum(link["stats64"]["tx"]["bytes"] for link in links)
+
+
 def wait_ready(attention):
     for _ in range(600):
         if attention.poll() is not None:
@@ -174,32 +180,30 @@ def ask(name, model, index, max_tokens):
 
 
 def measure(names, transport, arguments):
-    environment = dict(os.environ)
-    # Both namespaces share this machine's memory: UCX would go around the wire.
-    if transport == "ucx":
-        environment.setdefault("UCX_TLS", "tcp")
-        environment.setdefault("UCX_NET_DEVICES", "eth-tandem")
     common = ["--model", arguments.model, "--log-level", "warning", "--threads", "1"]
     address = f"{transport}://{FFN_HOST}:{FFN_PORT}"
     processes = []
     try:
         processes.append(subprocess.Popen(["ip", "netns", "exec", names[1], BINARY, "ffn", *common, "--listen", address, "--insecure"],
-                                          env=environment, stdout=subprocess.DEVNULL))
+                                          stdout=subprocess.DEVNULL))
         processes.append(subprocess.Popen(["ip", "netns", "exec", names[0], BINARY, "attention", *common, "--ffn", address, "--host",
-                                           ATTENTION_HOST, "--port", str(HTTP_PORT)], env=environment, stdout=subprocess.DEVNULL))
+                                           ATTENTION_HOST, "--port", str(HTTP_PORT)], stdout=subprocess.DEVNULL))
         with inside(names[0]):
             connection = wait_ready(processes[1])
             connection.request("GET", "/v1/models")
             model = json.loads(connection.getresponse().read())["data"][0]["id"]
             keys = {key: f"tandem_{key}_seconds_total" for key in ("ffn_wait", "ffn_round_trip", "ffn_residence", "engine_step")}
             before = {key: metric(connection, name) for key, name in keys.items()}
+            bytes_before = wire_bytes(names)
             start = time.perf_counter()
             with concurrent.futures.ThreadPoolExecutor(arguments.requests) as pool:
                 tokens = sum(pool.map(lambda index: ask(names[0], model, index, arguments.max_tokens), range(arguments.requests)))
             seconds = time.perf_counter() - start
+            bytes_sent = wire_bytes(names) - bytes_before
             total = {key: metric(connection, name) - before[key] for key, name in keys.items()}
         wire = total["ffn_round_trip"] - total["ffn_residence"]
-        return {"transport": transport, "tokens_per_second": tokens / seconds, "step_seconds": total["engine_step"],
+        return {"transport": transport, "tokens": tokens, "tokens_per_second": tokens / seconds, "wire_bytes": bytes_sent,
+                "step_seconds": total["engine_step"],
                 "ffn_wait_seconds": total["ffn_wait"], "wire_seconds": wire, "share_waiting": total["ffn_wait"] / total["engine_step"],
                 "share_on_the_wire": wire / total["engine_step"]}
     finally:

@@ -38,7 +38,8 @@ void drain_descriptor(int fd) {
 
 }  // namespace
 
-Result<std::shared_ptr<UcxConnection>> UcxConnection::create(const EndpointOptions& options) {
+Result<std::shared_ptr<UcxConnection>> UcxConnection::create(const EndpointOptions& options,
+                                                             const UcxPath& path) {
   const size_t bytes = kNumChannels * options.slots_per_channel * round_to_cache_line(options.slot_bytes);
   TANDEM_ASSIGN(OwnedBuffer send_buffer, OwnedBuffer::allocate(bytes));
   TANDEM_ASSIGN(OwnedBuffer receive_buffer, OwnedBuffer::allocate(bytes));
@@ -51,7 +52,7 @@ Result<std::shared_ptr<UcxConnection>> UcxConnection::create(const EndpointOptio
   std::shared_ptr<UcxConnection> connection(new UcxConnection(
       std::move(send_buffer), std::move(receive_buffer), std::move(wake), std::move(timer), options));
   TANDEM_ASSIGN(connection->worker_,
-                UcxWorker::create(*connection, kNumChannels * options.slots_per_channel + 1));
+                UcxWorker::create(*connection, kNumChannels * options.slots_per_channel + 1, path));
   return connection;
 }
 
@@ -309,7 +310,6 @@ void UcxConnection::lie(std::string what) {
 
 bool UcxConnection::on_message(std::span<const std::byte> header, void* data, size_t bytes, bool rendezvous) {
   if (!lie_.empty()) return false;
-  heard_ = true;
   const auto frame = UcxFrameLayout::decode(header);
   if (!frame) {
     lie(frame.error().message);
@@ -396,7 +396,6 @@ UcxConnection::Progress UcxConnection::progress() {
       tickets_.clear();
       if (!moved && !fetches) break;
     }
-    result.heard = std::exchange(heard_, false);
     result.lost = lost_;
     result.lie = lie_;
   }

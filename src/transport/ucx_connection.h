@@ -32,7 +32,7 @@ class UcxConnection final : public Lease::Owner,
                             public std::enable_shared_from_this<UcxConnection>,
                             private UcxWorker::Events {
  public:
-  static Result<std::shared_ptr<UcxConnection>> create(const EndpointOptions& options);
+  static Result<std::shared_ptr<UcxConnection>> create(const EndpointOptions& options, const UcxPath& path);
   ~UcxConnection() override;
 
   // Handshake: exchange the addresses, then poll until wired: a message has come through each way.
@@ -45,9 +45,8 @@ class UcxConnection final : public Lease::Owner,
   void release(uint64_t token) override;
 
   struct Progress {
-    bool heard = false;  // a message came
-    std::string lost;    // why UCX gave the path up
-    std::string lie;     // what the peer sent that is not the protocol
+    std::string lost;  // why UCX gave the path up
+    std::string lie;   // what the peer sent that is not the protocol
   };
   Progress progress();
   // The next whole message in its channel's order, the channels in turn.
@@ -163,7 +162,6 @@ class UcxConnection final : public Lease::Owner,
   std::vector<Ticket> tickets_;
   std::vector<uint32_t> fetching_;  // sequence of the message being fetched into a slot, one an operation
   size_t under_way_ = 0;            // sends that have not ended
-  bool heard_ = false;
   std::string lost_;
   std::string lie_;
   bool hello_due_ = false;

@@ -6,6 +6,7 @@
 
 #include "transport/endpoint_rules.h"
 #include "transport/system_error.h"
+#include "transport/tcp_socket.h"
 
 namespace tandem {
 namespace {
@@ -73,6 +74,7 @@ void UcxEndpoint::lose(PeerState state, const std::string& reason, bool orderly)
   if (peer() != PeerState::alive) return;
   log_lost_peer(peer_name_, state, reason, orderly);
   state_.store(state, std::memory_order_release);
+  if (state == PeerState::silent) reset_at_close(control_.socket());
   close(false);
 }
 
@@ -106,7 +108,8 @@ void UcxEndpoint::exchange() {
   liveness_.on_poll(at);
   if (liveness_.take_beat(at)) control_.beat();
   auto progress = connection_->progress();
-  if (progress.heard) liveness_.heard(at);
+  // Messages are no sign of life: who can send them and not a heartbeat cannot say goodbye either, and nobody
+  // would learn of its death.
   if (progress.lie.empty() && (slept_ || left_ || !progress.lost.empty() || at - looked_ >= kLookInterval)) {
     slept_ = false;
     look_at_peer(at, progress.lost);

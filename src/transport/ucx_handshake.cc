@@ -4,6 +4,7 @@
 
 #include <cerrno>
 
+#include "base/log.h"
 #include "transport/little_endian.h"
 #include "transport/system_error.h"
 #include "transport/ucx_endpoint.h"
@@ -50,9 +51,14 @@ Result<void> UcxHandshake::send(std::span<const std::byte> bytes) {
 Result<void> UcxHandshake::take_greeting() {
   TANDEM_TRY(
       match_greeting(std::span(received_).first<kGreetingBytes>(), options_, local_, peer_, Carrier::ucx));
+  HostToken peer_host;
+  std::memcpy(peer_host.data(), received_.data() + TcpFrameLayout::kHeaderBytes + HelloLayout::kHostToken,
+              peer_host.size());
   received_.clear();
   phase_ = Phase::address;
-  TANDEM_ASSIGN(connection_, UcxConnection::create(options_));
+  TANDEM_ASSIGN(path_, ucx_path_of(socket_.get(), peer_host));
+  log_debug("ucx: " + local_ + " with " + peer_ + " over " + path_.text());
+  TANDEM_ASSIGN(connection_, UcxConnection::create(options_, path_));
   TANDEM_ASSIGN(const UcxLibrary* library, UcxLibrary::get());
   const auto address = connection_->address();
   std::vector<std::byte> frame(TcpFrameLayout::kHeaderBytes + kAddressPrefix);
@@ -115,7 +121,11 @@ Result<UcxHandshake::Step> UcxHandshake::advance() {
   if (!greeted_) {
     // Sent before the other one is compared: both sides name a difference.
     greeted_ = true;
-    TANDEM_TRY(send(make_greeting(options_, Carrier::ucx)));
+    auto greeting = make_greeting(options_, Carrier::ucx);
+    const HostToken host = host_token();
+    std::memcpy(greeting.data() + TcpFrameLayout::kHeaderBytes + HelloLayout::kHostToken, host.data(),
+                host.size());
+    TANDEM_TRY(send(greeting));
   }
   if (phase_ == Phase::greeting) {
     TANDEM_ASSIGN(const bool complete, receive(kGreetingBytes));
@@ -137,8 +147,8 @@ Result<UcxHandshake::Step> UcxHandshake::advance() {
   if (now() >= deadline_) {
     return make_error(ErrorCode::deadline_exceeded,
                       phase_ == Phase::wiring
-                          ? "UCX did not reach the peer within the connect_limit; set UCX_TLS and "
-                            "UCX_NET_DEVICES alike on both sides, or use tcp://"
+                          ? "UCX did not reach the peer within the connect_limit over " + path_.text() +
+                                "; set UCX_TLS and UCX_NET_DEVICES alike on both sides, or use tcp://"
                           : "no answer within the connect_limit");
   }
   return Step::waits;

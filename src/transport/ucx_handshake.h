@@ -11,6 +11,7 @@
 #include "transport/endpoint.h"
 #include "transport/tcp_greeting.h"
 #include "transport/ucx_connection.h"
+#include "transport/ucx_path.h"
 
 namespace tandem {
 
@@ -53,6 +54,7 @@ class UcxHandshake {
   Phase phase_ = Phase::greeting;
   bool greeted_ = false;
   std::vector<std::byte> received_;
+  UcxPath path_;
   std::shared_ptr<UcxConnection> connection_;
 };
 

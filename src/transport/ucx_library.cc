@@ -69,10 +69,8 @@ Result<void> UcxLibrary::find_functions(void* ucp, void* ucs) {
   return refuse(std::string(kUcp) + " has no " + missing + "; install UCX 1.13 or newer (Debian: libucx0)");
 }
 
-Result<void> UcxLibrary::create_context() {
-  unsigned major = 0, minor = 0, patch = 0;
-  get_version(&major, &minor, &patch);
-  release_ = major << 16 | (minor & 0xffff);
+// No path: what the environment leaves.
+Result<ucp_context_h> UcxLibrary::create_context(const UcxPath* path) const {
   ucp_config_t* config = nullptr;
   if (const ucs_status_t status = config_read(nullptr, nullptr, &config); status != UCS_OK) {
     return refuse(std::string("its configuration cannot be read: ") + status_string(status) +
@@ -84,16 +82,39 @@ Result<void> UcxLibrary::create_context() {
   };
   set("MM_ERROR_HANDLING", "y");
   set("KEEPALIVE_INTERVAL", "inf");
+  if (path != nullptr) {
+    if (!path->devices.empty()) set("NET_DEVICES", path->devices.c_str());
+    if (!path->shared_memory) set("TLS", "^sm");
+  }
   ucp_params_t parameters{};
   parameters.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
   parameters.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   parameters.mt_workers_shared = 1;  // workers of several threads, each under its own lock
-  const ucs_status_t status = init_version(UCP_API_MAJOR, UCP_API_MINOR, &parameters, config, &context_);
+  ucp_context_h context = nullptr;
+  const ucs_status_t status = init_version(UCP_API_MAJOR, UCP_API_MINOR, &parameters, config, &context);
   config_release(config);
-  if (status == UCS_OK) return {};
-  const char* chosen = std::getenv("UCX_TLS");
-  return refuse(std::string("it does not start: ") + status_string(status) +
-                (chosen != nullptr ? "; UCX_TLS is " + std::string(chosen) : std::string()));
+  if (status == UCS_OK) return context;
+  std::string why = std::string("it does not start: ") + status_string(status);
+  for (const char* name : {"UCX_TLS", "UCX_NET_DEVICES"}) {
+    if (const char* chosen = std::getenv(name)) why += std::string("; ") + name + " is " + chosen;
+  }
+  if (path == nullptr) return refuse(why);
+  // A link that has just come up: UCX may take it at the next try.
+  return make_error(ErrorCode::unavailable,
+                    "transport ucx: " + why + "; the connection is over " + path->text());
+}
+
+Result<std::shared_ptr<ucp_context>> UcxLibrary::context(const UcxPath& path) const {
+  const std::lock_guard lock(mutex_);
+  std::weak_ptr<ucp_context>& known = contexts_[path];
+  if (auto context = known.lock()) return context;
+  TANDEM_ASSIGN(const ucp_context_h created, create_context(&path));
+  std::shared_ptr<ucp_context> context(created, [this](ucp_context_h last) {
+    const std::lock_guard ending(mutex_);
+    cleanup(last);
+  });
+  known = context;
+  return context;
 }
 
 Result<const UcxLibrary*> UcxLibrary::load() {
@@ -113,7 +134,12 @@ Result<const UcxLibrary*> UcxLibrary::load() {
     using Push = void (*)(ucs_log_func_t);
     if (const auto push = reinterpret_cast<Push>(dlsym(ucs, "ucs_log_push_handler"))) push(log_line);
   }
-  TANDEM_TRY(library->create_context());
+  unsigned major = 0, minor = 0, patch = 0;
+  library->get_version(&major, &minor, &patch);
+  library->release_ = major << 16 | (minor & 0xffff);
+  // Refuses at the start what no connection could ever use; gone again, as each path has its own.
+  TANDEM_ASSIGN(const ucp_context_h probed, library->create_context(nullptr));
+  library->cleanup(probed);
   return library;
 }
 

@@ -220,13 +220,13 @@ TEST(UcxHandshake, TheOtherTransportIsRefusedByNameOnBothSides) {
 class LiarTest : public testing::Test, private UcxWorker::Events {
  protected:
   void SetUp() override {
-    auto listener = listen("ucx://127.0.0.1:0", small_options());
+    auto listener = listen("ucx://127.0.0.1:0", options_);
     ASSERT_TRUE(listener) << listener.error().message;
     listener_ = std::move(*listener);
     auto socket = connect_tcp({"ucx", listener_->address().substr(6)}, now() + kPatience, kPatience);
     ASSERT_TRUE(socket) << socket.error().message;
     socket_ = std::move(*socket);
-    auto worker = UcxWorker::create(*this, 4);
+    auto worker = UcxWorker::create(*this, 4, {"lo", false});
     ASSERT_TRUE(worker) << worker.error().message;
     worker_ = std::move(*worker);
   }
@@ -251,7 +251,7 @@ class LiarTest : public testing::Test, private UcxWorker::Events {
   }
   // Greets and sends this address.
   void introduce(const std::vector<std::byte>& address) {
-    write(make_greeting(small_options(), Carrier::ucx));
+    write(make_greeting(options_, Carrier::ucx));
     write(address);
   }
   // The listener closes the connection and says why in its log.
@@ -305,6 +305,7 @@ class LiarTest : public testing::Test, private UcxWorker::Events {
     return endpoint_->peer();
   }
 
+  EndpointOptions options_ = small_options();
   std::unique_ptr<Listener> listener_;
   UniqueFd socket_;
   std::unique_ptr<Endpoint> endpoint_;
@@ -394,6 +395,27 @@ TEST_F(LiarTest, AMessageBesideUcxIsBroken) {
   wire();
   write(TcpFrameLayout::encode({TcpFrameKind::data, Channel::request, 16}));
   EXPECT_EQ(wait_for_loss(*endpoint_), PeerState::broken);
+}
+
+class ImpatientLiarTest : public LiarTest {
+ protected:
+  ImpatientLiarTest() { options_ = impatient_options(); }
+};
+
+TEST_F(ImpatientLiarTest, MessagesWithoutHeartbeatsAreSilence) {
+  wire();
+  uint32_t sequence = 0;
+  for (const Instant end = now() + kPatience; now() < end && endpoint_->peer() == PeerState::alive;) {
+    if (sequence < 4) say({UcxFrameKind::data, Channel::request, sequence++, 10, {}, 0}, 10);
+    // Credit frames cost no slot: messages of the peer for as long as it likes.
+    say({UcxFrameKind::credit, Channel::control, 0, 0, {}, 0}, 0);
+    worker_->progress();
+    Incoming incoming;
+    endpoint_->poll({&incoming, 1});
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(endpoint_->peer(), PeerState::silent);
+  EXPECT_TRUE(ends_by_reset(socket_.get()));
 }
 
 TEST_F(LiarTest, WhatAGoodbyeAnnouncesIsAwaited) {

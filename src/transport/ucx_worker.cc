@@ -10,14 +10,20 @@ constexpr int kCloseRounds = 1000;
 
 }  // namespace
 
-UcxWorker::UcxWorker(const UcxLibrary& library, Events& events, size_t operations)
-    : library_(library), events_(events), operations_(new Operation[operations]) {
+UcxWorker::UcxWorker(const UcxLibrary& library, Events& events, size_t operations, const UcxPath& path,
+                     std::shared_ptr<ucp_context> context)
+    : library_(library),
+      events_(events),
+      path_(path),
+      context_(std::move(context)),
+      operations_(new Operation[operations]) {
   for (size_t i = 0; i < operations; ++i) operations_[i] = {this, i};
 }
 
-Result<std::unique_ptr<UcxWorker>> UcxWorker::create(Events& events, size_t operations) {
+Result<std::unique_ptr<UcxWorker>> UcxWorker::create(Events& events, size_t operations, const UcxPath& path) {
   TANDEM_ASSIGN(const UcxLibrary* library, UcxLibrary::get());
-  std::unique_ptr<UcxWorker> worker(new UcxWorker(*library, events, operations));
+  TANDEM_ASSIGN(auto context, library->context(path));
+  std::unique_ptr<UcxWorker> worker(new UcxWorker(*library, events, operations, path, std::move(context)));
   TANDEM_TRY(worker->open());
   return worker;
 }
@@ -31,8 +37,7 @@ Result<void> UcxWorker::open() {
   ucp_worker_params_t parameters{};
   parameters.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   parameters.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-  if (const auto status = library_.worker_create(library_.context(), &parameters, &worker_);
-      status != UCS_OK) {
+  if (const auto status = library_.worker_create(context_.get(), &parameters, &worker_); status != UCS_OK) {
     worker_ = nullptr;
     return failed("no worker", status);
   }
@@ -96,7 +101,8 @@ Result<void> UcxWorker::connect(std::span<const std::byte> peer_address) {
   if (status == UCS_OK) return {};
   endpoint_ = nullptr;
   return make_error(ErrorCode::unavailable,
-                    std::string("UCX knows no path to the peer (") + library_.status_string(status) +
+                    "UCX knows no path to the peer over " + path_.text() + " (" +
+                        library_.status_string(status) +
                         "); set UCX_TLS and UCX_NET_DEVICES alike on both sides, or use tcp://");
 }
 

@@ -31,9 +31,9 @@ class UcxWorker {
   };
   enum class Outcome { done, pending, failed };
 
-  // `operations`: the numbers that send and receive may use are below. Takes some ten milliseconds and some
-  // MiB of shared memory for UCX's queues.
-  static Result<std::unique_ptr<UcxWorker>> create(Events& events, size_t operations);
+  // `operations`: the numbers that send and receive may use are below. Takes some ten milliseconds and, on a
+  // path with shared memory, some MiB of it for UCX's queues.
+  static Result<std::unique_ptr<UcxWorker>> create(Events& events, size_t operations, const UcxPath& path);
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
@@ -59,13 +59,16 @@ class UcxWorker {
     UcxWorker* worker;
     size_t number;
   };
-  UcxWorker(const UcxLibrary& library, Events& events, size_t operations);
+  UcxWorker(const UcxLibrary& library, Events& events, size_t operations, const UcxPath& path,
+            std::shared_ptr<ucp_context> context);
   Result<void> open();
   static ucs_status_t on_active_message(void* self, const void* header, size_t header_bytes, void* data,
                                         size_t bytes, const ucp_am_recv_param_t* parameters);
 
   const UcxLibrary& library_;
   Events& events_;
+  const UcxPath path_;
+  std::shared_ptr<ucp_context> context_;
   std::unique_ptr<Operation[]> operations_;
   ucp_worker_h worker_ = nullptr;
   ucp_ep_h endpoint_ = nullptr;

@@ -19,9 +19,7 @@ NOBODY = "02:00:00:00:00:99"
 ADDRESSES = {"here": "10.77.0.1", "there": "10.77.0.2"}
 MOUNT_SYS = ("mount", "-t", "sysfs", "sysfs", "/sys")
 DEVICE = "wire0"  # on either side
-
-# UCX must take the wire: it would see two processes of one machine, and share their memory.
-UCX_ENVIRONMENT = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": DEVICE}
+LEAST_BYTES_OF_AN_ANSWER = 10_000  # of each side; heartbeats alone are far below
 
 
 class Wire:
@@ -51,6 +49,9 @@ class Wire:
 
     def read(self, side, path):
         return subprocess.run([*self.prefixes[side], "cat", path], check=True, capture_output=True, text=True).stdout.strip()
+
+    def sent_bytes(self):
+        return {side: int(self.read(side, f"/sys/class/net/{DEVICE}/statistics/tx_bytes")) for side in ADDRESSES}
 
     def run(self, side, *command):
         subprocess.run([*self.prefixes[side], *command], check=True)
@@ -122,6 +123,13 @@ def silence(wire, directory, transport, *sides):
         ffn.close()
 
 
+def silence_beside_memory(wire, directory, transport, *sides):
+    """As an operator can tell UCX to: messages go through the memory of this machine, and only the control connection over the wire. Who
+    is silent there is lost, however many messages still come."""
+    os.environ["UCX_TLS"] = "sm,self"
+    silence(wire, directory, transport, *sides)
+
+
 def add_bridge(wire):
     """Both sides have a second network as hosts of containers do: the same address on each, and no way between them."""
     for side in ADDRESSES:
@@ -132,14 +140,19 @@ def add_bridge(wire):
 
 
 def bridge(wire, directory, transport):
-    """A network that both have and that does not join them is not taken: data flows over the address that was given. UCX is told the
-    device on both sides, as an operator has to: left alone it takes either network."""
+    """A network that both have and that does not join them is not taken, nor the memory of the machine that both are on: data flows
+    over the address that was given."""
     add_bridge(wire)
     ffn = FfnRank(f"{transport}://{ADDRESSES['there']}:0", directory, "--insecure", prefix=wire.prefixes["there"])
     attention = TandemServer(["attention", "--model", str(ARITH), "--ffn", ffn.address, "--port", "0"], directory)
     try:
         attention.wait_ready()
+        before = wire.sent_bytes()
         assert answer(attention)
+        after = wire.sent_bytes()
+        print(f"{ {side: after[side] - before[side] for side in after} } bytes over the wire")
+        for side in after:
+            assert after[side] - before[side] > LEAST_BYTES_OF_AN_ANSWER, side
     finally:
         attention.stop()
         ffn.close()
@@ -162,6 +175,7 @@ def wrong_address(wire, directory, transport):
 
 SCENARIOS = {
     "silence": silence,
+    "silence_beside_memory": silence_beside_memory,
     "bridge": bridge,
     "wrong_address": wrong_address,
 }
@@ -169,7 +183,6 @@ SCENARIOS = {
 
 def main(name, transport, *sides):
     wire = Wire()
-    os.environ.update(UCX_ENVIRONMENT)
     with tempfile.TemporaryDirectory() as directory:
         try:
             SCENARIOS[name](wire, pathlib.Path(directory), transport, *sides)

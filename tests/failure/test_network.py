@@ -36,6 +36,11 @@ def test_packets_that_vanish_are_a_loss_idle_and_in_work(transport, sides):
     run("silence", transport, *sides)
 
 
+@pytest.mark.parametrize("sides", (("here",), ("there",), ("here", "there")), ids=("to-ffn", "from-ffn", "both"))
+def test_messages_that_go_on_do_not_hide_a_control_connection_that_is_lost(sides):
+    run("silence_beside_memory", "ucx", *sides)
+
+
 @pytest.mark.parametrize("transport", ("tcp", "ucx"))
 def test_a_network_that_does_not_join_the_hosts_is_not_taken(transport):
     run("bridge", transport)

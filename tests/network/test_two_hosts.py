@@ -21,6 +21,8 @@ def test_requests_cross_the_wire(transport):
     (row,) = json.loads(done.stdout)
     assert row["transport"] == transport and row["gigabits"] == 10
     assert row["tokens_per_second"] > 0
+    # Each token has a row of 128 bf16 each way at each of 5 layers: messages are on the wire, and not in the memory that both hosts share.
+    assert row["wire_bytes"] > row["tokens"] * 2 * 5 * 128 * 2
     assert 0 < row["wire_seconds"] and 0 < row["share_waiting"] < 1
     left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
     assert "tandem-" not in left, "the namespaces are removed"
