@@ -163,7 +163,7 @@ Result<Ticket> RemoteFfn::submit(const FfnRequest& request) {
 Result<Ticket> RemoteFfn::submit(const FfnRequest& request, const RequestPart& part) {
   Impl& state = *impl_;
   TANDEM_TRY(check_request(request, state.options.settings, part));
-  const std::lock_guard lock(state.mutex);
+  const Impl::Hold hold(state);
   if (state.link != Impl::Link::up) return std::unexpected(state.reason);
   // One completion a request: the list never outgrows its reservation.
   if (state.table.in_flight() + state.completions.size() >= state.options.max_in_flight) {
@@ -189,10 +189,7 @@ size_t RemoteFfn::poll(std::span<Completion> out) {
   const auto end = state.completions.begin() + static_cast<std::ptrdiff_t>(count);
   std::move(state.completions.begin(), end, out.begin());
   state.completions.erase(state.completions.begin(), end);
-  if (state.completions.empty()) {
-    uint64_t drained = 0;
-    [[maybe_unused]] const ssize_t got = read(state.event_fd, &drained, sizeof drained);
-  }
+  if (state.completions.empty()) state.unsignal();
   return count;
 }
 

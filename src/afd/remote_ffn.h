@@ -36,8 +36,8 @@ struct RemoteFfnOptions {
   // Channel::exchange.
   std::string role = "attention";
   uint32_t attention_rank = 0;  // its number within its role
-  // Called whenever a completion was added, by any thread and under this object's lock: it must not call
-  // back. For an owner that waits for something else than `wait_fd`. May be empty.
+  // Called whenever a completion was added, by any thread: it must not call back. For an owner that waits for
+  // something else than `wait_fd`, which stays silent then. May be empty.
   std::function<void()> notify = {};
   SplitSettings settings;
   uint32_t slots_per_channel = 8;  // credits in each direction: two lanes of tiles with room to spare

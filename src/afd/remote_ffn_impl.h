@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "afd/handshake.h"
@@ -69,6 +70,21 @@ struct RemoteFfn::Impl {
     close(event_fd);
   }
 
+  // Holds the mutex where requests may complete, and tells the owner of it behind.
+  class Hold {
+   public:
+    explicit Hold(Impl& impl) : impl_(impl), lock_(impl.mutex) {}
+    ~Hold() { impl_.tell(lock_); }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+    void unlock() { lock_.unlock(); }
+    void lock() { lock_.lock(); }
+
+   private:
+    Impl& impl_;
+    std::unique_lock<std::mutex> lock_;
+  };
+
   // ---- any thread, mutex held ----
 
   std::string peer_text(const std::string& what) const { return label + ": " + what; }
@@ -79,10 +95,22 @@ struct RemoteFfn::Impl {
     table.close(entry);
     signal();
   }
-  void signal() {
+  // The owner is told when the mutex is free again: it would wake up to wait for it.
+  void signal() { must_tell = true; }
+  void tell(std::unique_lock<std::mutex>& lock) {
+    const bool ring = std::exchange(must_tell, false) && (options.notify || !std::exchange(event_set, true));
+    lock.unlock();
+    if (!ring) return;
+    if (options.notify) return options.notify();
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t put = write(event_fd, &one, sizeof one);  // full: it is readable already
-    if (options.notify) options.notify();
+  }
+  // Nothing is left to be fetched. A poll that finds nothing, as most do, asks the kernel nothing.
+  void unsignal() {
+    if (!event_set) return;
+    uint64_t drained = 0;
+    // Not readable yet: whoever completed is about to write.
+    if (read(event_fd, &drained, sizeof drained) == sizeof drained) event_set = false;
   }
 
   // remote_ffn.cc
@@ -130,6 +158,8 @@ struct RemoteFfn::Impl {
 
   mutable std::mutex mutex;
   std::condition_variable changed;
+  bool must_tell = false;  // a completion was added
+  bool event_set = false;  // event_fd is readable, or is about to be
   Link link = Link::down;
   Endpoint* endpoint = nullptr;
   Error reason{ErrorCode::unavailable, "not connected yet"};  // why the link is not up

@@ -79,7 +79,7 @@ void RemoteFfn::Impl::lose(const Error& error) {
   said_goodbye = false;
   poller.remove(owned->fd());
   {
-    const std::lock_guard lock(mutex);
+    const Hold hold(*this);
     link = Link::down;
     endpoint = nullptr;
     reason = error;
@@ -145,7 +145,7 @@ void RemoteFfn::Impl::serve() {
   Duration wait = options.heartbeat_interval / 2;
   bool drained = false;
   {
-    const std::lock_guard lock(mutex);
+    const Hold hold(*this);
     pump();
     wait = std::min(wait, check_deadlines());
     drained = link == Link::draining && table.in_flight() == 0;
@@ -214,7 +214,7 @@ Status RemoteFfn::Impl::on_reply(const FrameView& frame) {
   const auto reply = read_reply(frame, options.settings);
   if (!reply)
     return make_error(ErrorCode::unavailable, peer_text("sent a bad reply: " + reply.error().message));
-  std::unique_lock lock(mutex);
+  Hold hold(*this);
   const FrameHeader& header = reply->header;
   InFlightRequest* entry = header.session == facts.session && header.incarnation == facts.incarnation
                                ? table.match(header)
@@ -236,9 +236,9 @@ Status RemoteFfn::Impl::on_reply(const FrameView& frame) {
   std::byte* to = entry->request.out.data + entry->tile_begin(header.tile) *
                                                 dtype_bytes(traits.reply_dtype, options.settings.hidden_size);
   entry->writing = true;  // `cancel` waits; deadlines and losses are handled on this thread
-  lock.unlock();
+  hold.unlock();
   if (!reply->output.empty()) std::memcpy(to, reply->output.data(), reply->output.size());
-  lock.lock();
+  hold.lock();
   entry->writing = false;
   changed.notify_all();
   entry->times.reply_ns += static_cast<uint64_t>(std::chrono::nanoseconds(now() - began).count());

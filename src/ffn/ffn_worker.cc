@@ -8,12 +8,6 @@
 #include "ffn/ffn_worker_impl.h"
 
 namespace tandem {
-namespace {
-
-constexpr uint64_t kListenerKey = 0;
-
-}  // namespace
-
 FfnWorker::FfnWorker(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 FfnWorker::~FfnWorker() {
   stop(Duration::zero());
@@ -81,7 +75,7 @@ Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& opt
   endpoint.silence_limit = options.silence_limit;
   TANDEM_ASSIGN(std::unique_ptr<Listener> listener, listen(options.listen_address, endpoint));
   TANDEM_ASSIGN(Poller poller, Poller::create());
-  TANDEM_TRY(poller.add(listener->fd(), kListenerKey));
+  TANDEM_TRY(poller.add(listener->fd(), Impl::kListenerKey));
   auto impl =
       std::make_unique<Impl>(options, std::move(run), counted, std::move(listener), std::move(poller));
   impl->ordinary.route = std::move(route);

@@ -99,6 +99,9 @@ struct FfnWorker::Impl {
   // ---- I/O thread: ffn_worker_io.cc ----
 
   void serve();
+  // Whether somebody may be there: the poller said so, or it was not asked for a while, because messages kept
+  // coming.
+  bool look_at_listener();
   void close_all();
   bool done();
   // Tells every client once; a client leaves when it has nothing in flight.
@@ -125,6 +128,9 @@ struct FfnWorker::Impl {
   const PeerIdentity self;
   const MoeBlock* block = nullptr;  // behind ordinary.run, for its counts; the compute thread's
   std::unique_ptr<Listener> listener;
+  static constexpr uint64_t kListenerKey = 0;
+  bool listener_ready = true;  // the I/O thread's, as the next
+  Instant listener_looked{};
   Poller poller;
   IdleSpin spin{options.may_spin};  // the I/O thread's
   TileQueue queue;

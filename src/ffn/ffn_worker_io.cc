@@ -19,7 +19,7 @@ constexpr Duration kLinger = std::chrono::milliseconds(200);
 
 void FfnWorker::Impl::serve() {
   while (!done()) {
-    bool busy = accept_all();
+    bool busy = look_at_listener() && accept_all();
     for (const auto& session : sessions) busy = service(session) || busy;
     reap();
     if (stopping.load()) drain_step();
@@ -34,9 +34,18 @@ void FfnWorker::Impl::serve() {
     }
     if (busy) continue;
     std::array<uint64_t, 8> ready;
-    poller.wait(options.heartbeat_interval / 2, ready);
+    const size_t count = poller.wait(options.heartbeat_interval / 2, ready);
+    listener_ready = std::ranges::count(std::span(ready).first(count), kListenerKey) != 0;
   }
   close_all();
+}
+
+bool FfnWorker::Impl::look_at_listener() {
+  const Instant at = now();
+  if (!std::exchange(listener_ready, false) && at - listener_looked < options.heartbeat_interval / 2)
+    return false;
+  listener_looked = at;
+  return true;
 }
 
 void FfnWorker::Impl::close_all() {

@@ -32,6 +32,7 @@ bool Session::replies_waiting() const {
 }
 
 void Session::pump_replies() {
+  if (!waiting_.load()) return;  // the compute thread may be sending: nobody waits for that
   const std::lock_guard lock(mutex_);
   while (open_ && !replies_.empty()) {
     QueuedReply& reply = replies_.front();
@@ -42,6 +43,7 @@ void Session::pump_replies() {
     (void)endpoint_->commit(*slot, reply.frame.size());
     replies_.pop_front();
   }
+  waiting_.store(!replies_.empty());
 }
 
 Result<SendSlot> Session::acquire_reply(const FrameLayout& layout) {
@@ -60,10 +62,13 @@ template <class Fill>
 void Session::send(const FrameLayout& layout, Lease request_lease, Fill&& fill) {
   const std::lock_guard lock(mutex_);
   if (!open_) return;
+  // Before a credit is missed: the poller, which hears of the next one, must come and wait for the mutex.
+  waiting_.store(true);
   if (replies_.empty()) {
     if (const auto slot = endpoint_->acquire(channel(), layout.total_bytes())) {
       fill(slot->bytes);
       request_lease = Lease();  // before the reply: whoever sees the reply sees the credit
+      waiting_.store(false);
       (void)endpoint_->commit(*slot, layout.total_bytes());
       return;
     }

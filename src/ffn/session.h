@@ -89,6 +89,7 @@ class Session {
   bool open_ = true;  // replies still go out
   std::deque<QueuedReply>
       replies_;  // wait for a credit, oldest first; at most as many as the client has slots
+  std::atomic<bool> waiting_{false};  // replies_ has some, or is about to: asked without the mutex
 };
 
 }  // namespace tandem

@@ -30,9 +30,9 @@ void RingMemory::ring(int side) const {
       write(doorbells_[side].get(), &one, sizeof(one));  // full: it is ringing already
 }
 
-void RingMemory::drain(int side) const {
+bool RingMemory::drain(int side) const {
   uint64_t drained = 0;
-  [[maybe_unused]] const ssize_t got = read(doorbells_[side].get(), &drained, sizeof(drained));
+  return read(doorbells_[side].get(), &drained, sizeof(drained)) == sizeof(drained);
 }
 
 RingSender::RingSender(std::shared_ptr<RingMemory> memory, int side, size_t slot_bytes)

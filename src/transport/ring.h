@@ -46,7 +46,7 @@ class RingMemory {
 
   int doorbell(int side) const { return doorbells_[side].get(); }
   void ring(int side) const;   // wakes that side; any thread
-  void drain(int side) const;  // after waking
+  bool drain(int side) const;  // after waking; whether it had been rung
 
  private:
   template <class T>

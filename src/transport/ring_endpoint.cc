@@ -78,10 +78,12 @@ size_t RingEndpoint::poll(std::span<Incoming> out) {
     armed_ = false;
     memory_->side(side_).armed.store(0, std::memory_order_relaxed);
   }
-  if (woken || peer() != PeerState::alive) memory_->drain(side_);
+  const bool rung = (woken || peer() != PeerState::alive) && memory_->drain(side_);
   if (peer() == PeerState::alive) {
     if (liveness_.take_beat(at)) link_->beat();
-    if (woken || at - looked_ >= link_->look_interval()) check_peer(at);
+    // Woken by the bell is not woken by the link: what the link has to say keeps the poller awake until it is
+    // looked at.
+    if ((woken && !rung) || at - looked_ >= link_->look_interval()) check_peer(at);
   }
   // Closed is looked at before the rings: what the peer had published before it closed is all there.
   size_t received = 0;
