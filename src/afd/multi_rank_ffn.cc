@@ -21,6 +21,9 @@ namespace tandem {
 namespace {
 
 constexpr size_t kPollBatch = 16;
+// With buffers made at start in graph mode: of eight decode lanes and as many of prefill, which each have one
+// request under way. The first free one is taken, so that others are rarely used.
+constexpr size_t kPreparedRequests = 16;
 constexpr uint32_t kMinPartialRows = 64;  // a decode step's worth: buffers of small requests are not resized
 
 // What one rank owes to a request.
@@ -80,6 +83,26 @@ struct MultiRankFfn::Impl {
     dispatcher = std::make_unique<ExpertDispatcher>(std::move(created));
     for (PendingRequest& entry : pending) entry.parts.resize(links.size());
     homes.reserve(links.size());
+    sums.reserve(links.size());
+    return options.settings.graph ? prepare() : Status{};
+  }
+
+  // Graph mode: what a replayed step dispatches to owners finds its buffers.
+  Status prepare() {
+    if (!to_owners(RowClass::decode)) return {};
+    const uint32_t rows = options.settings.capture_sizes.back();
+    for (size_t i = 0; i < std::min(pending.size(), kPreparedRequests); ++i) {
+      pending[i].prepared.reserve(links.size(), rows, options.settings.top_k);
+      for (PendingPart& part : pending[i].parts) TANDEM_TRY(make_room(part.sums, rows));
+    }
+    return {};
+  }
+
+  Status make_room(OwnedBuffer& part_sums, uint32_t rows) const {
+    const size_t row_bytes = dtype_bytes(traits.reply_dtype, options.settings.hidden_size);
+    if (part_sums.size() >= rows * row_bytes) return {};
+    TANDEM_ASSIGN(part_sums,
+                  OwnedBuffer::allocate(std::bit_ceil(std::max(rows, kMinPartialRows)) * row_bytes));
     return {};
   }
 
@@ -92,9 +115,15 @@ struct MultiRankFfn::Impl {
   }
 
   void signal() {
+    if (event_set) return;
     const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t put =
-        write(event.get(), &one, sizeof one);  // full: it is readable already
+    event_set = write(event.get(), &one, sizeof one) == sizeof one;
+  }
+  void unsignal() {
+    if (!event_set) return;
+    uint64_t drained = 0;
+    [[maybe_unused]] const ssize_t got = read(event.get(), &drained, sizeof drained);
+    event_set = false;
   }
 
   // After it nobody writes for this request any more.
@@ -135,13 +164,9 @@ struct MultiRankFfn::Impl {
     request.routing = mine.routing(dispatcher->top_k());
     if (entry.adds_up) {
       const size_t row_bytes = dtype_bytes(traits.reply_dtype, options.settings.hidden_size);
-      const size_t bytes = mine.rows.size() * row_bytes;
       OwnedBuffer& part_sums = entry.parts[mine.rank].sums;
-      if (part_sums.size() < bytes) {
-        const uint32_t room = std::bit_ceil(std::max(request.rows, kMinPartialRows));
-        TANDEM_ASSIGN(part_sums, OwnedBuffer::allocate(room * row_bytes));
-      }
-      request.out = {part_sums.data(), bytes, MemorySpace::host};
+      TANDEM_TRY(make_room(part_sums, request.rows));
+      request.out = {part_sums.data(), request.rows * row_bytes, MemorySpace::host};
     }
     RequestPart how{.row_index = mine.rows, .flags = kFramePartial, .map_epoch = map_epoch()};
     if (options.settings.shared_experts_on_ffn()) how.shared_rows = mine.shared_rows;
@@ -254,6 +279,7 @@ struct MultiRankFfn::Impl {
   const RemoteFfnOptions options;
   const FfnTraits traits;
   UniqueFd event, waitable;  // of completions that are here already; of those and all connections
+  bool event_set = false;    // `event` is readable
   std::unique_ptr<ExpertDispatcher> dispatcher;
   std::vector<PendingRequest> pending;
   size_t in_flight = 0;
@@ -328,12 +354,7 @@ size_t MultiRankFfn::poll(std::span<Completion> out) {
   const auto end = state.completions.begin() + static_cast<std::ptrdiff_t>(count);
   std::move(state.completions.begin(), end, out.begin());
   state.completions.erase(state.completions.begin(), end);
-  if (state.completions.empty()) {
-    uint64_t drained = 0;
-    [[maybe_unused]] const ssize_t got = read(state.event.get(), &drained, sizeof drained);
-  } else {
-    state.signal();
-  }
+  state.completions.empty() ? state.unsignal() : state.signal();
   return count;
 }
 

@@ -68,16 +68,17 @@ struct Mode {
   bool gate, shared, slices;
   ExchangeKind kind;
   uint32_t ranks;
+  const char* connector = "p2p";
 
   std::string text() const {
-    return std::to_string(ranks) + " ranks, gate " + std::to_string(gate) + ", shared " +
-           std::to_string(shared) + (slices ? ", slices" : ", experts") +
+    return connector + std::string(", ") + std::to_string(ranks) + " ranks, gate " + std::to_string(gate) +
+           ", shared " + std::to_string(shared) + (slices ? ", slices" : ", experts") +
            (kind == ExchangeKind::allgather ? ", allgather" : ", alltoall");
   }
   PoolOptions options(std::vector<uint32_t> capture_sizes) const {
     return {.placement = placed(gate, shared),
             .ranks = ranks,
-            .connector = "p2p",
+            .connector = connector,
             .exchange = kind,
             .experts = {slices ? PlacementKind::slice : PlacementKind::expert},
             .capture_sizes = std::move(capture_sizes)};
@@ -188,7 +189,12 @@ TEST(ExchangeGraph, AGroupThatFindsNoPreparedOneRunsEagerAndIsTheOnlyMiss) {
 // the largest program at most. One process, so that one counter sees attention, all FFN ranks and all
 // threads.
 TEST(ExchangeGraph, NoReplayAllocatesAnythingOnAnyRankNotEvenTheFirst) {
-  for (const Mode& mode : all_modes()) {
+  std::vector<Mode> modes = all_modes();
+  for (const char* connector : {"m2n", "auto"}) {  // attention dispatches
+    modes.push_back(
+        {.gate = true, .shared = false, .slices = false, .kind = {}, .ranks = 3, .connector = connector});
+  }
+  for (const Mode& mode : modes) {
     Pool pool(mode.options({8, 64}));
     const auto port = pool.connect();
     ASSERT_NE(port, nullptr);
