@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/log.h"
 #include "cli/batch_generation.h"
 #include "cli/command.h"
 #include "cli/commands.h"
@@ -52,6 +53,13 @@ Result<Sample> measure(Settings settings, const char* execution, uint32_t vocab_
   return sample;
 }
 
+// Every measurement starts the same deployment: what it says of loading and connecting is said once.
+void keep_quiet(Settings& settings) {
+  if (settings.engine.log_level != "info") return;
+  settings.engine.log_level = "warning";  // of the rank processes
+  set_log_level(LogLevel::warning);
+}
+
 }  // namespace
 
 Result<int> run_bench_host(Settings& settings) {
@@ -64,6 +72,7 @@ Result<int> run_bench_host(Settings& settings) {
     for (int kind = 0; kind < 2; ++kind) {
       const char* execution = kind == 0 ? "eager" : "graph";
       TANDEM_ASSIGN(const Sample sample, measure(settings, execution, config.vocab_size));
+      keep_quiet(settings);
       rows.push_back({{"execution", execution},
                       {"round", round},
                       {"host_us_per_layer", sample.host_us_per_layer},
