@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "model/config_reader.h"
@@ -20,6 +21,8 @@ struct FamilyEntry {
   void (*parse)(ConfigReader& reader, ModelConfig& config);
   // Claims every tensor of the model and says where in `weights` (layers already sized) each goes.
   void (*plan)(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
+  // The plan's name for a tensor of a checkpoint, where the family's files have several spellings; null: one.
+  std::string (*canonical_name)(std::string_view stored) = nullptr;
 };
 
 std::span<const FamilyEntry> family_entries();
@@ -49,10 +52,12 @@ void parse_deepseek_v3(ConfigReader& reader, ModelConfig& config);
 void parse_qwen3_moe(ConfigReader& reader, ModelConfig& config);
 void parse_mixtral(ConfigReader& reader, ModelConfig& config);
 void parse_granite_moe(ConfigReader& reader, ModelConfig& config);
+void parse_deepseek_v4(ConfigReader& reader, ModelConfig& config);
 
 void plan_deepseek(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
 void plan_qwen3_moe(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
 void plan_mixtral(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
 void plan_granite_moe(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
+void plan_deepseek_v4(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
 
 }  // namespace tandem

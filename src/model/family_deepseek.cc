@@ -171,7 +171,7 @@ void plan_deepseek(const ModelConfig& config, LoadPlan& plan, ModelWeights& weig
     plan.matrix(layer.moe.router, WeightRole::router, mlp + "gate.weight", config.router.num_experts, hidden);
     if (config.router.has_bias) {
       plan.vector(layer.moe.router_bias, WeightRole::router, mlp + "gate.e_score_correction_bias",
-                  config.router.num_experts);
+                  config.router.num_experts, DType::f32);
     }
     plan_numbered_experts(config, plan, mlp + "experts.", layer.moe);
     if (config.shared_intermediate_size != 0) {

@@ -12,9 +12,9 @@ constexpr WeightRole kRole = WeightRole::attention;
 void plan_connection(const ModelConfig& config, LoadPlan& plan, HyperConnectionWeights& weights,
                      const std::string& name, uint32_t mixes, uint32_t scales) {
   const uint64_t width = uint64_t{config.hyper_connections.num_streams} * config.hidden_size;
-  plan.values(weights.mix, kRole, name + "_fn", {mixes, width});
-  plan.vector(weights.base, kRole, name + "_base", mixes);
-  plan.vector(weights.scale, kRole, name + "_scale", scales);
+  plan.values(weights.mix, kRole, name + "_fn", {mixes, width}, DType::f32);
+  plan.vector(weights.base, kRole, name + "_base", mixes, DType::f32);
+  plan.vector(weights.scale, kRole, name + "_scale", scales, DType::f32);
 }
 
 // One compressor's tensors; its rows of keys and scores are appended to `rows`.
@@ -26,7 +26,7 @@ void plan_compressor(const ModelConfig& config, LoadPlan& plan, const std::strin
     // Stored as bf16 in fp8 releases too.
     rows.push_back({plan.claim(name + part, {width, config.hidden_size}, kRole), 0, width});
   }
-  plan.values(position_bias, kRole, name + "ape", {ratio, width});
+  plan.values(position_bias, kRole, name + "ape", {ratio, width}, DType::f32);
   plan.vector(norm, WeightRole::norm, name + "norm.weight", dim);
 }
 
@@ -40,7 +40,7 @@ void plan_attention(const ModelConfig& config, LoadPlan& plan, const std::string
   plan.matrix(w.q_b, kRole, name + "wq_b.weight", a.num_heads * a.head_dim, a.q_lora_rank);
   plan.matrix(w.kv_a, kRole, name + "wkv.weight", a.head_dim, hidden);
   plan.vector(w.kv_a_norm, WeightRole::norm, name + "kv_norm.weight", a.head_dim);
-  plan.vector(w.sinks, kRole, name + "attn_sink", a.num_heads);
+  plan.vector(w.sinks, kRole, name + "attn_sink", a.num_heads, DType::f32);
 
   // The groups' matrices lie one below the other.
   const uint32_t group_width = a.num_heads * a.head_dim / c.num_output_groups;

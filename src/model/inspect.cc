@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/memory_budget.h"
+#include "model/family_deepseek_v4.h"
 
 namespace tandem {
 namespace {
@@ -18,19 +19,62 @@ bool is_block_quantized(const TensorClaim& claim, const QuantizationConfig& quan
   });
 }
 
+bool is_table(const TensorClaim& claim) {
+  return claim.released == DType::i64;
+}
+
+// Values of `dtype`, and a scale for `block` columns of each row.
+void count_rows(const TensorClaim& claim, DType dtype, DType scale, uint64_t block,
+                InspectReport::Role& role) {
+  const uint64_t cols = claim.shape.back(), rows = claim.elements() / cols;
+  role.bytes[dtype] += rows * dtype_bytes(dtype, cols);
+  role.bytes[scale] += dtype_bytes(scale, rows * ((cols + block - 1) / block));
+}
+
 void count(const TensorClaim& claim, const ModelConfig& config, InspectReport::Role& role) {
   const uint64_t elements = claim.elements();
-  role.parameters += elements;
-  if (is_block_quantized(claim, config.quantization)) {
+  const ExpertFormat experts =
+      claim.role == WeightRole::experts ? config.quantization.experts : ExpertFormat::same;
+  if (!is_table(claim)) role.parameters += elements;
+  if (experts == ExpertFormat::mxfp4) {
+    count_rows(claim, DType::f4_e2m1, DType::f8_e8m0, 32, role);
+  } else if (experts == ExpertFormat::nvfp4) {
+    count_rows(claim, DType::f4_e2m1, DType::f8_e4m3, 16, role);
+  } else if (is_block_quantized(claim, config.quantization)) {
     const uint64_t rows = config.quantization.block_rows, cols = config.quantization.block_cols;
     role.bytes[DType::f8_e4m3] += elements;
-    role.bytes[DType::f32] +=
-        (claim.shape[0] + rows - 1) / rows * ((claim.shape[1] + cols - 1) / cols) * sizeof(float);
-  } else if (claim.tensor.ends_with("e_score_correction_bias")) {
-    role.bytes[DType::f32] += elements * sizeof(float);  // in released files, whatever the other weights are
+    const DType scale = config.quantization.scale_dtype;
+    role.bytes[scale] +=
+        dtype_bytes(scale, (claim.shape[0] + rows - 1) / rows * ((claim.shape[1] + cols - 1) / cols));
   } else {
-    role.bytes[config.stored_dtype] += dtype_bytes(config.stored_dtype, elements);
+    const DType dtype = claim.released == DType::none ? config.stored_dtype : claim.released;
+    role.bytes[dtype] += dtype_bytes(dtype, elements);
   }
+}
+
+// What the cache of a sequence of `tokens` takes, in bfloat16.
+InspectReport::KvSize kv_size(const ModelConfig& config, uint64_t tokens) {
+  const AttentionConfig& attention = config.attention;
+  InspectReport::KvSize size{.tokens = tokens};
+  const auto bytes = [](uint64_t values) { return uint64_t{dtype_bytes(DType::bf16, values)}; };
+  if (attention.kind != AttentionKind::compressed) {
+    const uint64_t values = attention.kind == AttentionKind::mla
+                                ? uint64_t{attention.kv_lora_rank} + attention.qk_rope_head_dim
+                                : uint64_t{2} * attention.num_kv_heads * attention.head_dim;
+    size.keys = config.num_layers * tokens * bytes(values);
+    return size;
+  }
+  const CompressedAttentionConfig& compressed = config.compressed;
+  for (const uint32_t ratio : compressed.ratios) {
+    size.keys += std::min<uint64_t>(tokens, compressed.window) * bytes(attention.head_dim);
+    if (ratio == kSparseRatio) {
+      size.sparse_entries += tokens / ratio * bytes(attention.head_dim);
+      size.indexer_keys += tokens / ratio * bytes(compressed.index_head_dim);
+    } else if (ratio != 0) {
+      size.heavy_entries += tokens / ratio * bytes(attention.head_dim);
+    }
+  }
+  return size;
 }
 
 // "671.03 B", "2.23 M": a model is named after such a figure.
@@ -74,11 +118,11 @@ InspectReport inspect_model(const ModelConfig& config) {
   if (expert_count != 0) report.active_parameters += experts.parameters / report.num_experts * report.top_k;
   if (!config.tie_word_embeddings) report.active_parameters -= report.role(WeightRole::embedding).parameters;
 
-  const AttentionConfig& attention = config.attention;
-  const uint64_t values = attention.kind == AttentionKind::mla
-                              ? uint64_t{attention.kv_lora_rank} + attention.qk_rope_head_dim
-                              : uint64_t{2} * attention.num_kv_heads * attention.head_dim;
-  report.kv_bytes_per_token = config.num_layers * dtype_bytes(DType::bf16, values);
+  for (const uint64_t tokens : {4096, 32768, 131072}) report.kv_sizes.push_back(kv_size(config, tokens));
+  // Far from the beginning, where windows are full: what one more token costs, entries shared among the
+  // tokens that they pool.
+  const uint64_t near = 4096, far = 8192;
+  report.kv_bytes_per_token = (kv_size(config, far).total() - kv_size(config, near).total()) / (far - near);
   return report;
 }
 
@@ -115,6 +159,15 @@ std::string inspect_text(const InspectReport& report) {
                       bytes_text(report.routed_bytes_per_token), report.num_moe_layers, report.top_k,
                       bytes_text(report.expert_bytes));
   text += fmt::format("KV cache a token   {} (bf16, all layers)\n", bytes_text(report.kv_bytes_per_token));
+  for (const InspectReport::KvSize& size : report.kv_sizes) {
+    text += fmt::format("  {:>4} Ki tokens   {}", size.tokens / 1024, bytes_text(size.total()));
+    if (size.total() != size.keys) {
+      text += fmt::format(" (window {}, CSA entries {}, HCA entries {}, indexer keys {})",
+                          bytes_text(size.keys), bytes_text(size.sparse_entries),
+                          bytes_text(size.heavy_entries), bytes_text(size.indexer_keys));
+    }
+    text += "\n";
+  }
   for (size_t i = 0; i < report.ffn_ranks.size(); ++i) {
     const InspectReport::Rank& rank = report.ffn_ranks[i];
     const bool whole = rank.share.rows.size() == report.moe_intermediate_size;
@@ -147,6 +200,14 @@ std::string inspect_json(const InspectReport& report) {
   object["expert_bytes"] = report.expert_bytes;
   object["routed_bytes_per_token"] = report.routed_bytes_per_token;
   object["kv_bytes_per_token"] = report.kv_bytes_per_token;
+  for (const InspectReport::KvSize& size : report.kv_sizes) {
+    object["kv_bytes"].push_back({{"tokens", size.tokens},
+                                  {"keys", size.keys},
+                                  {"csa_entries", size.sparse_entries},
+                                  {"hca_entries", size.heavy_entries},
+                                  {"indexer_keys", size.indexer_keys},
+                                  {"total", size.total()}});
+  }
   for (size_t i = 0; i < report.ffn_ranks.size(); ++i) {
     const InspectReport::Rank& rank = report.ffn_ranks[i];
     object["ffn_ranks"].push_back({{"rank", i},

@@ -1,6 +1,6 @@
 // What a configuration says about a model's size, without its files: for `tandem inspect`. Counted over the
-// same plan that the loader runs, so that the two cannot disagree. Layers of multi-token prediction are not
-// counted. Any thread.
+// same plan that the loader runs, so that the two cannot disagree. Layers of multi-token prediction and
+// drafters are not counted; tables of expert ids count as bytes, not as parameters. Any thread.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace tandem {
 struct InspectReport {
   struct Role {
     uint64_t parameters = 0;
-    std::map<DType, uint64_t> bytes;  // as released files store them, block scales (F32) included
+    std::map<DType, uint64_t> bytes;  // as released files store them, block scales included
     uint64_t total_bytes() const;
   };
 
@@ -28,6 +28,14 @@ struct InspectReport {
     ExpertShare share;
     uint64_t experts = 0;       // of a layer
     uint64_t stored_bytes = 0;  // in all layers
+  };
+
+  // The cache of one sequence in all layers, in bfloat16. Where attention sees a window and entries beyond
+  // it, `keys` are the window's; elsewhere they are everything.
+  struct KvSize {
+    uint64_t tokens = 0;
+    uint64_t keys = 0, sparse_entries = 0, heavy_entries = 0, indexer_keys = 0;  // bytes
+    uint64_t total() const { return keys + sparse_entries + heavy_entries + indexer_keys; }
   };
 
   std::string model_type;
@@ -40,7 +48,8 @@ struct InspectReport {
   uint64_t stored_bytes = 0;
   uint64_t expert_bytes = 0;            // one routed expert of one layer, as stored
   uint64_t routed_bytes_per_token = 0;  // of routed experts, in all layers, as stored
-  uint64_t kv_bytes_per_token = 0;      // in all layers, cache in bfloat16
+  uint64_t kv_bytes_per_token = 0;      // in all layers, cache in bfloat16, once windows are full
+  std::vector<KvSize> kv_sizes;         // of 4096, 32768 and 131072 tokens
   uint32_t moe_intermediate_size = 0;
   std::vector<Rank> ffn_ranks;  // in order of rank; empty unless asked for
 
@@ -55,8 +64,8 @@ void add_ffn_rank(InspectReport& report, const ExpertShare& share);
 std::string inspect_text(const InspectReport& report);
 // One JSON object: model_type, num_layers, num_moe_layers, num_experts, top_k, parameters, active_parameters,
 // stored_bytes, roles {name: {parameters, bytes: {dtype: bytes}}}, routed_bytes_per_token,
-// kv_bytes_per_token, and ffn_ranks [{rank, experts, row_begin, row_end, stored_bytes}] where they were asked
-// for.
+// kv_bytes_per_token, kv_bytes [{tokens, keys, csa_entries, hca_entries, indexer_keys, total}], and ffn_ranks
+// [{rank, experts, row_begin, row_end, stored_bytes}] where they were asked for.
 std::string inspect_json(const InspectReport& report);
 
 }  // namespace tandem

@@ -78,11 +78,11 @@ uint64_t TensorClaim::elements() const {
   return count;
 }
 
-size_t LoadPlan::claim(std::string tensor, std::vector<uint64_t> shape, WeightRole role,
-                       bool block_quantized) {
+size_t LoadPlan::claim(std::string tensor, std::vector<uint64_t> shape, WeightRole role, bool block_quantized,
+                       DType released) {
   [[maybe_unused]] const bool inserted = by_name_.emplace(tensor, claims_.size()).second;
   assert(inserted);
-  claims_.push_back({std::move(tensor), std::move(shape), role, block_quantized, expert_});
+  claims_.push_back({std::move(tensor), std::move(shape), role, block_quantized, expert_, released});
   return claims_.size() - 1;
 }
 
@@ -118,13 +118,19 @@ void LoadPlan::matrix(PackedWeight& out, WeightRole role, std::string tensor, ui
   pack(out, role, PackArrangement::plain, {{index, 0, rows}}, cols);
 }
 
-void LoadPlan::vector(std::vector<float>& out, WeightRole role, std::string tensor, uint32_t size) {
-  values(out, role, std::move(tensor), {size});
+void LoadPlan::vector(std::vector<float>& out, WeightRole role, std::string tensor, uint32_t size,
+                      DType released) {
+  values(out, role, std::move(tensor), {size}, released);
 }
 
 void LoadPlan::values(std::vector<float>& out, WeightRole role, std::string tensor,
-                      std::vector<uint64_t> shape) {
-  copies_.push_back({claim(std::move(tensor), std::move(shape), role), &out, nullptr});
+                      std::vector<uint64_t> shape, DType released) {
+  copies_.push_back({claim(std::move(tensor), std::move(shape), role, false, released), &out, nullptr});
+}
+
+void LoadPlan::table(std::vector<int32_t>& out, WeightRole role, std::string tensor, uint32_t rows,
+                     uint32_t cols, uint32_t limit) {
+  tables_.push_back({claim(std::move(tensor), {rows, cols}, role, false, DType::i64), &out, limit});
 }
 
 void LoadPlan::mlp(MlpWeights& out, WeightRole role, MlpNames names, uint32_t intermediate, uint32_t hidden) {

@@ -31,6 +31,7 @@ struct TensorClaim {
   WeightRole role = WeightRole::norm;
   bool block_quantized = false;  // fp8 releases store it as F8_E4M3 with block scales
   uint32_t expert = kNoExpert;   // the one that it belongs to; a stack of experts has none
+  DType released = DType::none;  // what released files store it as, where that is not the model's own type
   uint64_t elements() const;
 };
 
@@ -60,6 +61,13 @@ struct CopyItem {
   std::vector<uint16_t>* bits = nullptr;  // embedding: the one of both that fits the compute type is filled
 };
 
+// A table of whole numbers, kept as int32. Each must be in [0, limit).
+struct TableItem {
+  size_t claim = 0;
+  std::vector<int32_t>* out = nullptr;  // [rows, cols] of the claim
+  uint32_t limit = 0;
+};
+
 bool is_held(const TensorClaim& claim, const HeldParts& held);
 bool is_held(const PackItem& item, const HeldParts& held);
 
@@ -79,8 +87,8 @@ class LoadPlan {
   // Claims and items that follow belong to this expert of the layer; kNoExpert: to none any more.
   void at_expert(uint32_t expert) { expert_ = expert; }
 
-  size_t claim(std::string tensor, std::vector<uint64_t> shape, WeightRole role,
-               bool block_quantized = false);
+  size_t claim(std::string tensor, std::vector<uint64_t> shape, WeightRole role, bool block_quantized = false,
+               DType released = DType::none);
   // Packs sources of `cols` columns, one below the other.
   void pack(PackedWeight& out, WeightRole role, PackArrangement arrangement, std::vector<SourceRows> sources,
             uint32_t cols);
@@ -89,9 +97,14 @@ class LoadPlan {
   // Claims and packs one matrix. Routers and heads are never block-quantised; everything else may be.
   void matrix(PackedWeight& out, WeightRole role, std::string tensor, uint32_t rows, uint32_t cols);
   // Claims and keeps a vector as float32.
-  void vector(std::vector<float>& out, WeightRole role, std::string tensor, uint32_t size);
+  void vector(std::vector<float>& out, WeightRole role, std::string tensor, uint32_t size,
+              DType released = DType::none);
   // The same of any shape, its numbers in the order of the file.
-  void values(std::vector<float>& out, WeightRole role, std::string tensor, std::vector<uint64_t> shape);
+  void values(std::vector<float>& out, WeightRole role, std::string tensor, std::vector<uint64_t> shape,
+              DType released = DType::none);
+  // Claims and keeps a table of numbers below `limit`; files store it as I64 (or I32).
+  void table(std::vector<int32_t>& out, WeightRole role, std::string tensor, uint32_t rows, uint32_t cols,
+             uint32_t limit);
   // Claims gate, up and down of a SwiGLU MLP and packs gate and up together.
   void mlp(MlpWeights& out, WeightRole role, MlpNames names, uint32_t intermediate, uint32_t hidden);
   void embedding(ModelWeights& weights, size_t claim);
@@ -99,6 +112,7 @@ class LoadPlan {
   const std::vector<TensorClaim>& claims() const { return claims_; }
   const std::vector<PackItem>& packs() const { return packs_; }
   const std::vector<CopyItem>& copies() const { return copies_; }
+  const std::vector<TableItem>& tables() const { return tables_; }
   // The claim of a tensor, or null.
   const TensorClaim* find(std::string_view tensor) const;
 
@@ -108,6 +122,7 @@ class LoadPlan {
   std::vector<TensorClaim> claims_;
   std::vector<PackItem> packs_;
   std::vector<CopyItem> copies_;
+  std::vector<TableItem> tables_;
   std::unordered_map<std::string, size_t> by_name_;
 };
 

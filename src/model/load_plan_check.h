@@ -14,8 +14,9 @@ namespace tandem {
 
 struct ResolvedTensors {
   std::vector<std::optional<MatrixReader>>
-      readers;                // [claims]; empty where this rank does not need the tensor
-  uint64_t stored_bytes = 0;  // of the tensors that this rank reads from, scales included
+      readers;                              // [claims]; empty where this rank does not need the tensor
+  std::vector<const StoredTensor*> tables;  // [tables of the plan]; null where this rank does not need one
+  uint64_t stored_bytes = 0;                // of the tensors that this rank reads from, scales included
 };
 
 // A tensor `<module>.weight` may have its scales beside it as `<module>.weight_scale_inv` or
@@ -26,8 +27,8 @@ struct ResolvedTensors {
 Result<ResolvedTensors> resolve_tensors(const LoadPlan& plan, const Checkpoint& checkpoint,
                                         const ModelConfig& config, const HeldParts& held);
 
-// Tensors that released files carry and that no plan needs: RoPE tables, the layers of multi-token
-// prediction, and the second copy of a tied embedding.
+// Tensors that released files carry and that no plan needs, by the plan's spelling: RoPE tables, the layers
+// of multi-token prediction and of drafters, and the second copy of a tied embedding.
 bool is_ignorable(const std::string& tensor, const ModelConfig& config);
 
 }  // namespace tandem

@@ -7,6 +7,8 @@
 #include <map>
 #include <mutex>
 
+#include "checkpoint/table_reader.h"
+
 namespace tandem {
 namespace {
 
@@ -36,6 +38,13 @@ LoadRun::LoadRun(const LoadPlan& plan, const ResolvedTensors& tensors, const Ker
     resident_bytes_ += bytes;
     work_bytes_ += claim.elements() * element;
     add_tasks(i, true, static_cast<uint32_t>(reader.rows()), static_cast<uint32_t>(reader.cols()));
+  }
+  for (size_t i = 0; i < plan.tables().size(); ++i) {
+    if (tensors.tables[i] == nullptr) continue;
+    const TensorClaim& claim = plan.claims()[plan.tables()[i].claim];
+    const uint64_t bytes = claim.elements() * sizeof(int32_t);
+    role_bytes_[static_cast<size_t>(claim.role)] += bytes;
+    resident_bytes_ += bytes;
   }
   std::vector<bool> dequantized(plan.claims().size());
   for (const PackItem& whole : plan.packs()) {
@@ -130,6 +139,11 @@ Result<void> LoadRun::place(ModelWeights& weights) {
 }
 
 Result<void> LoadRun::load(ModelWeights& weights, ThreadPool& pool, LoadProgress& progress) {
+  for (size_t i = 0; i < plan_.tables().size(); ++i) {
+    if (tensors_.tables[i] == nullptr) continue;
+    const TableItem& item = plan_.tables()[i];
+    TANDEM_ASSIGN(*item.out, read_table(*tensors_.tables[i], item.limit));
+  }
   TANDEM_TRY(place(weights));
   std::vector<OwnedBuffer> scratch;
   for (int worker = 0; worker < pool.threads(); ++worker) {

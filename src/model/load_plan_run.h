@@ -29,8 +29,8 @@ class LoadRun {
   uint32_t dequantized() const { return dequantized_; }
 
   // Takes the memory, points the packed weights into it and fills them. resource_exhausted when the system
-  // has no more; data_loss, naming the tensor, when codes or scales
-  // are not numbers.
+  // has no more; data_loss, naming the tensor, when codes or scales are not numbers; out_of_range: a table
+  // with a number out of its range, named.
   Result<void> load(ModelWeights& weights, ThreadPool& pool, LoadProgress& progress);
   // What `progress` will have counted at the end: bytes of source rows.
   uint64_t work_bytes() const { return work_bytes_; }

@@ -58,6 +58,11 @@ std::vector<StateGroupSpec> state_groups(const ModelConfig& config, DType cache_
 }
 
 Result<Model> Model::create(ModelConfig config, const ModelWeights& weights) {
+  if (config.attention.kind == AttentionKind::compressed) {
+    return make_error(
+        ErrorCode::unsupported,
+        config.model_type + ": running it is not implemented yet; `tandem inspect` describes it");
+  }
   TANDEM_TRY(check_attention_weights(config, weights));
   Model model;
   model.weights_ = &weights;

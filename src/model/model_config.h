@@ -87,10 +87,19 @@ struct DraftConfig {
 
 enum class FfnKind : uint8_t { dense, moe };
 
+// How the routed experts are stored, where that differs from the other weights.
+enum class ExpertFormat : uint8_t {
+  same,
+  mxfp4,  // F4_E2M1 with an F8_E8M0 scale for 32 columns of a row
+  nvfp4,  // F4_E2M1 with an F8_E4M3 scale for 16 columns of a row
+};
+
 // How the released files store their weights; reported by `inspect`, and what a loader must undo.
 struct QuantizationConfig {
   std::string method;                       // "fp8", ...; empty: none
   uint32_t block_rows = 0, block_cols = 0;  // weight_block_size
+  DType scale_dtype = DType::f32;           // of the blocks' scales
+  ExpertFormat experts = ExpertFormat::same;
   std::vector<std::string> modules_not_converted;
 };
 

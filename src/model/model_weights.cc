@@ -61,6 +61,12 @@ Result<ModelWeights> load_model_weights(const std::string& path, const ModelConf
                       fmt::format("compute dtype {} is not implemented; f32 or bf16 would do",
                                   dtype_name(options.compute_dtype)));
   }
+  if (config.quantization.experts == ExpertFormat::nvfp4) {
+    return make_error(ErrorCode::unsupported,
+                      fmt::format("{}: its experts are NVFP4 (moe_quant_algo), which is not implemented; the "
+                                  "release that it was made from, with FP4 or FP8 experts, would do",
+                                  path));
+  }
   TANDEM_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(path));
   ModelWeights weights;
   weights.compute_dtype = options.compute_dtype;

@@ -31,6 +31,13 @@ inline constexpr const char* kGranite =
 inline constexpr const char* kMixtral =
     R"({"model_type":"mixtral","vocab_size":70,"hidden_size":40,"num_hidden_layers":2,
  "num_attention_heads":4,"num_key_value_heads":2,"intermediate_size":24,"num_local_experts":3,"num_experts_per_tok":2})";
+// A layer of each kind: hashed and scored, window only, ratio 4 and ratio 128.
+inline constexpr const char* kV4 =
+    R"({"model_type":"deepseek_v4","vocab_size":70,"hidden_size":40,"num_hidden_layers":3,
+ "num_attention_heads":4,"head_dim":16,"q_lora_rank":24,"o_groups":2,"o_lora_rank":12,"index_n_heads":2,
+ "index_head_dim":8,"index_topk":2,"n_routed_experts":4,"num_experts_per_tok":2,"moe_intermediate_size":20,
+ "qk_rope_head_dim":8,"num_hash_layers":1,"compress_ratios":[0,4,128,0],"num_nextn_predict_layers":1,
+ "n_shared_experts":2})";
 // Dimensions that no 128 block divides; gate and up together (640 rows) would divide, and neither half does.
 inline constexpr const char* kQwenFp8 =
     R"({"model_type":"qwen3_moe","vocab_size":70,"hidden_size":200,"num_hidden_layers":2,
@@ -74,6 +81,11 @@ class ModelWeightsTest : public ::testing::Test {
     for (const TensorClaim& claim : plan.claims()) {
       Tensor tensor;
       tensor.shape = claim.shape;
+      if (claim.released == DType::i64) {
+        set_table(tensor, claim.elements());
+        tensors_[claim.tensor] = std::move(tensor);
+        continue;
+      }
       tensor.values.resize(claim.elements());
       for (size_t i = 0; i < tensor.values.size(); ++i) tensor.values[i] = value_of(claim.tensor, i);
       if (blocks && claim.block_quantized) {
@@ -82,6 +94,17 @@ class ModelWeightsTest : public ::testing::Test {
         set_bytes(tensor);
       }
       tensors_[claim.tensor] = std::move(tensor);
+    }
+  }
+
+  // Expert ids; some rows name one twice.
+  void set_table(Tensor& tensor, uint64_t elements) const {
+    tensor.dtype = "I64";
+    tensor.bytes.resize(elements * sizeof(int64_t));
+    for (uint64_t i = 0; i < elements; ++i) {
+      const auto id = static_cast<int64_t>(i * i / 3 % config_.router.num_experts);
+      tensor.values.push_back(static_cast<float>(id));
+      std::memcpy(tensor.bytes.data() + i * sizeof id, &id, sizeof id);
     }
   }
 

@@ -93,14 +93,41 @@ std::vector<double> RopeConfig::inverse_frequencies() const {
   return frequencies;
 }
 
-RopeConfig parse_rope(ConfigReader& reader, const RopeDefaults& defaults) {
+RopeConfig parse_rope_object(ConfigReader& scaling, const RopeDefaults& defaults, bool type_may_be_absent) {
   RopeConfig rope;
+  rope.theta = static_cast<float>(scaling.positive_or("rope_theta", defaults.theta));
   rope.dim = defaults.dim;
   rope.layout = defaults.layout;
+  if (!defaults.partial && scaling.number_or("partial_rotary_factor", 1) != 1) {
+    scaling.fail(
+        ErrorCode::unsupported, "partial_rotary_factor",
+        fmt::format("is {}; this family rotates whole heads (1)", scaling.written("partial_rotary_factor")));
+  }
+  constexpr std::array<std::string_view, 12> kKnown = {
+      "type",      "rope_type",  "factor",           "original_max_position_embeddings",
+      "beta_fast", "beta_slow",  "mscale",           "mscale_all_dim",
+      "truncate",  "rope_theta", "attention_factor", "partial_rotary_factor"};
+  for (const std::string& name : scaling.keys()) {
+    if (std::ranges::find(kKnown, name) == kKnown.end()) {
+      scaling.fail(ErrorCode::unsupported, name,
+                   "is a key that Tandem does not know, and it may change the rotation");
+    }
+  }
+  const std::string type = rope_type(scaling, type_may_be_absent);
+  if (type == "yarn") {
+    rope.yarn = parse_yarn(scaling, defaults);
+  } else if (type != "default") {
+    scaling.fail(ErrorCode::unsupported, "rope_type",
+                 fmt::format("is '{}'; default and yarn are implemented", type));
+  }
+  return rope;
+}
+
+RopeConfig parse_rope(ConfigReader& reader, const RopeDefaults& defaults) {
   if (defaults.dim == 0 || defaults.dim % 2 != 0) {
     reader.fail(ErrorCode::unsupported, "head_dim",
                 fmt::format("rotates {} values; an even number would do", defaults.dim));
-    return rope;
+    return {};
   }
   const bool has_parameters = reader.has("rope_parameters"), has_scaling = reader.has("rope_scaling");
   if (has_parameters && has_scaling) {
@@ -108,6 +135,7 @@ RopeConfig parse_rope(ConfigReader& reader, const RopeDefaults& defaults) {
   }
   const std::string key = has_parameters ? "rope_parameters" : "rope_scaling";
   ConfigReader scaling = reader.object(key);
+  RopeConfig rope = parse_rope_object(scaling, defaults, has_parameters || !has_scaling);
 
   const double theta = reader.positive_or("rope_theta", scaling.positive_or("rope_theta", defaults.theta));
   rope.theta = static_cast<float>(theta);
@@ -120,30 +148,10 @@ RopeConfig parse_rope(ConfigReader& reader, const RopeDefaults& defaults) {
     reader.fail(ErrorCode::invalid_argument, "rope_theta",
                 fmt::format("is {}; a number above 1 would do", reader.written("rope_theta")));
   }
-  for (ConfigReader* place : {&reader, &scaling}) {
-    if (place->number_or("partial_rotary_factor", 1) != 1) {
-      place->fail(
-          ErrorCode::unsupported, "partial_rotary_factor",
-          fmt::format("is {}; this family rotates whole heads (1)", place->written("partial_rotary_factor")));
-    }
-  }
-  constexpr std::array<std::string_view, 12> kKnown = {
-      "type",      "rope_type",  "factor",           "original_max_position_embeddings",
-      "beta_fast", "beta_slow",  "mscale",           "mscale_all_dim",
-      "truncate",  "rope_theta", "attention_factor", "partial_rotary_factor"};
-  for (const std::string& name : scaling.keys()) {
-    if (std::ranges::find(kKnown, name) == kKnown.end()) {
-      scaling.fail(ErrorCode::unsupported, name,
-                   "is a key that Tandem does not know, and it may change the rotation");
-    }
-  }
-  if (!reader.has(key)) return rope;
-  const std::string type = rope_type(scaling, has_parameters);
-  if (type == "yarn") {
-    rope.yarn = parse_yarn(scaling, defaults);
-  } else if (type != "default") {
-    scaling.fail(ErrorCode::unsupported, "rope_type",
-                 fmt::format("is '{}'; default and yarn are implemented", type));
+  if (!defaults.partial && reader.number_or("partial_rotary_factor", 1) != 1) {
+    reader.fail(
+        ErrorCode::unsupported, "partial_rotary_factor",
+        fmt::format("is {}; this family rotates whole heads (1)", reader.written("partial_rotary_factor")));
   }
   return rope;
 }

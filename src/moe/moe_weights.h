@@ -19,8 +19,10 @@ struct MlpWeights {
 };
 
 struct MoeLayerWeights {
-  PackedWeight router;              // [num_experts, hidden]; empty where the rank does not route
-  std::vector<float> router_bias;   // [num_experts] or empty
+  PackedWeight router;             // [num_experts, hidden]; empty where the rank does not route
+  std::vector<float> router_bias;  // [num_experts] or empty
+  // [vocab, top_k]: the experts of each token id, where the layer selects by that. A row may name one twice.
+  std::vector<int32_t> hash_experts;
   std::vector<MlpWeights> experts;  // [num_experts], whole or a slice; empty: held elsewhere
   MlpWeights shared;                // empty: none here
 };

@@ -24,6 +24,11 @@ void softmax(std::span<const float> logits, std::span<float> out) {
   for (float& value : out) value /= sum;
 }
 
+// log(1 + e^x). From 20 on, x itself in float32.
+float softplus(float x) {
+  return x > 20.0f ? x : std::log1p(std::exp(x));
+}
+
 // What each expert is worth as a weight, before selection.
 void score_row(RouterScore kind, std::span<const float> logits, std::span<float> scores) {
   switch (kind) {
@@ -32,6 +37,9 @@ void score_row(RouterScore kind, std::span<const float> logits, std::span<float>
       return;
     case RouterScore::sigmoid:
       for (size_t i = 0; i < logits.size(); ++i) scores[i] = 1.0f / (1.0f + std::exp(-logits[i]));
+      return;
+    case RouterScore::sqrt_softplus:
+      for (size_t i = 0; i < logits.size(); ++i) scores[i] = std::sqrt(softplus(logits[i]));
       return;
     case RouterScore::top_k_logits:
       std::copy(logits.begin(), logits.end(), scores.begin());

@@ -7,9 +7,10 @@
 namespace tandem {
 
 enum class RouterScore : uint8_t {
-  softmax,       // p = softmax(logits): V2, Qwen3
-  sigmoid,       // s = sigmoid(logits): V3, R1, Kimi-K2, Moonlight
-  top_k_logits,  // select on logits, softmax over the selected ones: Mixtral, GraniteMoE
+  softmax,        // p = softmax(logits): V2, Qwen3
+  sigmoid,        // s = sigmoid(logits): V3, R1, Kimi-K2, Moonlight
+  sqrt_softplus,  // s = sqrt(log(1 + e^logit)): V4
+  top_k_logits,   // select on logits, softmax over the selected ones: Mixtral, GraniteMoE
 };
 
 enum class GroupScore : uint8_t {
