@@ -297,6 +297,64 @@ TEST_P(GroupedTest, ExtremeGates) {
   }
 }
 
+// The gate is bounded above only, the linear factor on both sides; a limit that nothing reaches changes no
+// bit.
+TEST_P(GroupedTest, ClampedSwiglu) {
+  const float values[] = {0.0f,   0.5f,   -0.5f, 9.99f,  10.0f, 10.01f,
+                          -10.0f, -11.0f, 40.0f, -40.0f, 1e38f, kNan};
+  const uint32_t rows = std::size(values),
+                 intermediate = 19;  // a panel and a part of one
+  // Gate x, linear factor from -0.8 x to 1 x.
+  Tensor source(DType::f32, 2 * intermediate, 1.0f);
+  for (uint32_t i = 0; i < intermediate; ++i)
+    source.set(intermediate + i, -0.8f + 0.1f * static_cast<float>(i));
+  for (const PackFormat format : {PackFormat::f32, PackFormat::bf16}) {
+    const DType dtype = activation_dtype(format);
+    Tensor rounded(dtype, 2 * intermediate);
+    for (uint32_t i = 0; i < 2 * intermediate; ++i) rounded.set(i, source.get(i));
+    const TestWeight weight = pack(table(), format, PackArrangement::gate_up, 2 * intermediate, 1, rounded);
+    Tensor in(dtype, rows);
+    for (uint32_t r = 0; r < rows; ++r) in.set(r, values[r]);
+    std::vector<uint32_t> identity(rows);
+    std::iota(identity.begin(), identity.end(), 0u);
+    const ExpertGroup group{&weight.weight, nullptr, identity.data(), identity.data(), rows};
+    const auto outputs = [&](MlpKind kind, float limit) {
+      Tensor out(dtype, rows * intermediate);
+      GroupedGateUpArgs args;
+      args.groups = {&group, 1};
+      args.kind = kind;
+      args.limit = limit;
+      args.in = in.view(1);
+      args.intermediate = out.out(intermediate);
+      run(table(), table().grouped_gate_up, args);
+      return out;
+    };
+    const Tensor clamped = outputs(MlpKind::clamped_swiglu, 10.0f);
+    for (uint32_t r = 0; r < rows; ++r) {
+      for (uint32_t i = 0; i < intermediate; ++i) {
+        const double x = in.get(r), factor = rounded.get(intermediate + i);
+        const double gate = std::min(x, 10.0), up = std::clamp(x * factor, -10.0, 10.0);
+        const double expected = gate / (1 + std::exp(-gate)) * up;
+        const float value = clamped.get(r * intermediate + i);
+        if (std::isnan(x)) {
+          ASSERT_TRUE(std::isnan(value));
+        } else {
+          ASSERT_NEAR(value, expected, 2e-6 * std::fabs(expected) + 2 * rounding(dtype, expected) + 1e-30)
+              << x << " and " << x * factor;
+        }
+      }
+    }
+    const Tensor plain = outputs(MlpKind::swiglu, 0.0f), wide = outputs(MlpKind::clamped_swiglu, kInfinity);
+    for (uint32_t i = 0; i < rows * intermediate; ++i) {
+      if (std::isnan(plain.get(i))) {
+        ASSERT_TRUE(std::isnan(wide.get(i)));
+      } else {
+        ASSERT_EQ(wide.get(i), plain.get(i));
+      }
+    }
+  }
+}
+
 TEST_P(GroupedTest, EmptyGroupsMakeNoTask) {
   std::vector<Expert> experts;
   experts.push_back(make_expert(table(), PackFormat::f32, 16, 16, 1));

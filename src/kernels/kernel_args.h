@@ -39,7 +39,11 @@ struct MatmulArgs {
   uint32_t rows = 0;
 };
 
-enum class MlpKind : uint8_t { swiglu };  // silu(gate) * up
+enum class MlpKind : uint8_t {
+  swiglu,  // silu(gate) * up
+  // silu(min(gate, limit)) * clamp(up, -limit, limit): the gate is bounded on one side only
+  clamped_swiglu,
+};
 
 // Rows that go through one MLP: an expert, the shared expert or a dense layer (then a single group of all
 // rows).
@@ -52,10 +56,12 @@ struct ExpertGroup {
   uint32_t count = 0;
 };
 
-// intermediate[slot, :] = silu(gate x_row) * (up x_row), rounded to the dtype of `intermediate`.
+// intermediate[slot, :] = silu(gate x_row) * (up x_row), rounded to the dtype of `intermediate`; the factors
+// are clamped in float32 where `kind` says so. NaN stays NaN.
 struct GroupedGateUpArgs {
   std::span<const ExpertGroup> groups;
   MlpKind kind = MlpKind::swiglu;
+  float limit = 0.0f;          // of clamped_swiglu, above 0
   ActivationView in;           // [rows, hidden]
   ActivationOut intermediate;  // [slots, intermediate]
 };

@@ -16,6 +16,9 @@ MoeShape moe_shape(const ModelConfig& config) {
   shape.moe_intermediate_size = config.moe_intermediate_size;
   shape.shared_intermediate_size = config.shared_intermediate_size;
   shape.router = config.router;
+  shape.swiglu_limit = config.swiglu_limit;
+  shape.num_hash_layers = config.num_hash_layers;
+  shape.vocab_size = config.vocab_size;
   return shape;
 }
 
@@ -58,11 +61,6 @@ std::vector<StateGroupSpec> state_groups(const ModelConfig& config, DType cache_
 }
 
 Result<Model> Model::create(ModelConfig config, const ModelWeights& weights) {
-  if (config.attention.kind == AttentionKind::compressed) {
-    return make_error(
-        ErrorCode::unsupported,
-        config.model_type + ": running it is not implemented yet; `tandem inspect` describes it");
-  }
   TANDEM_TRY(check_attention_weights(config, weights));
   Model model;
   model.weights_ = &weights;

@@ -143,6 +143,8 @@ void ExpertRunner::run_groups(std::span<const ExpertGroup> groups, uint32_t inte
   if (groups.empty()) return;
   GroupedGateUpArgs gate_up;
   gate_up.groups = groups;
+  gate_up.kind = sizes_.swiglu_limit > 0 ? MlpKind::clamped_swiglu : MlpKind::swiglu;
+  gate_up.limit = sizes_.swiglu_limit;
   gate_up.in = in;
   gate_up.intermediate = {sizes_.compute_dtype, intermediate_.data(), intermediate_size};
   runner_->run(runner_->table().grouped_gate_up, gate_up);

@@ -31,6 +31,7 @@ class ExpertRunner {
     // Intermediate rows of one contribution of deterministic sums (slice_granule); 0: plain outputs.
     uint32_t contribution_rows = 0;
     Duration piece_limit = std::chrono::milliseconds(1);  // of run_routed with `between`
+    float swiglu_limit = 0.0f;                            // above 0: of clamped_swiglu, for every MLP
   };
   static Result<ExpertRunner> create(const Sizes& sizes, KernelRunner& runner);
 

@@ -7,6 +7,7 @@ namespace tandem {
 LocalFfn::LocalFfn(MoeBlock& block) : block_(block) {
   const MoeBlockOptions& options = block.options();
   traits_.routes = options.routes;
+  traits_.wants_token_ids = options.routes && block.shape().num_hash_layers != 0;
   traits_.runs_shared_experts = options.runs_shared_experts;
   traits_.activation_dtype = value_dtype(options.activation_format, options.compute_dtype);
   traits_.activation_format = options.activation_format;

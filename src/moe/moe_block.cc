@@ -22,6 +22,31 @@ std::string layer_text(size_t layer) {
   return "layer " + std::to_string(layer);
 }
 
+// The gate of one layer, where this rank holds it. Its numbers are used without further checks.
+Status check_gate(const MoeShape& shape, size_t index, const MoeLayerWeights& layer) {
+  if (layer.router.empty()) return {};
+  const RouterConfig& router = shape.router;
+  if (!shape.is_hashed(static_cast<LayerIndex>(index))) {
+    if (!router.has_bias || layer.router_bias.size() == router.num_experts) return {};
+    return make_error(ErrorCode::internal, layer_text(index) + ": the router has no bias");
+  }
+  if (layer.hash_experts.size() != size_t{shape.vocab_size} * router.top_k) {
+    return make_error(ErrorCode::internal, layer_text(index) + ": a table of " +
+                                               std::to_string(layer.hash_experts.size()) + " experts for " +
+                                               std::to_string(shape.vocab_size) + " tokens with top_k " +
+                                               std::to_string(router.top_k));
+  }
+  for (size_t i = 0; i < layer.hash_experts.size(); ++i) {
+    const int32_t id = layer.hash_experts[i];
+    if (id >= 0 && static_cast<uint32_t>(id) < router.num_experts) continue;
+    return make_error(ErrorCode::internal, layer_text(index) + ": the table gives expert " +
+                                               std::to_string(id) + " to token " +
+                                               std::to_string(i / router.top_k) + " of " +
+                                               std::to_string(router.num_experts) + " experts");
+  }
+  return {};
+}
+
 }  // namespace
 
 struct MoeBlock::Impl {
@@ -49,8 +74,28 @@ struct MoeBlock::Impl {
     return {};
   }
 
-  void route_piece(LayerIndex index, uint32_t rows, ActivationView in, std::span<int32_t> out_ids,
-                   std::span<float> out_weights) {
+  // What the gate of a hash layer needs besides the rows.
+  Status check_tokens(LayerIndex layer, uint32_t rows, std::span<const int32_t> tokens) const {
+    if (!shape.is_hashed(layer)) return {};
+    if (tokens.size() != rows) {
+      return make_error(ErrorCode::invalid_argument, layer_text(layer) + " takes experts by token id, and " +
+                                                         std::to_string(tokens.size()) + " ids came with " +
+                                                         std::to_string(rows) +
+                                                         " rows; afd.send_token_ids would do");
+    }
+    for (uint32_t row = 0; row < rows; ++row) {
+      if (tokens[row] >= 0 && static_cast<uint32_t>(tokens[row]) < shape.vocab_size) continue;
+      return make_error(ErrorCode::out_of_range, layer_text(layer) + ", row " + std::to_string(row) +
+                                                     ": token id " + std::to_string(tokens[row]) +
+                                                     " outside a vocabulary of " +
+                                                     std::to_string(shape.vocab_size));
+    }
+    return {};
+  }
+
+  // `tokens` [rows], checked; unused but in hash layers.
+  void route_piece(LayerIndex index, uint32_t rows, ActivationView in, std::span<const int32_t> tokens,
+                   std::span<int32_t> out_ids, std::span<float> out_weights) {
     const MoeLayerWeights& layer = *layers[index];
     const Instant start = now();
     MatmulArgs args;
@@ -60,7 +105,11 @@ struct MoeBlock::Impl {
     args.rows = rows;
     runner->run(runner->table().matmul, args);
     const RegionTimer timer;
-    route(shape.router, router_logits, layer.router_bias, rows, out_ids, out_weights);
+    if (shape.is_hashed(index)) {
+      route_by_token(shape.router, router_logits, tokens, layer.hash_experts, rows, out_ids, out_weights);
+    } else {
+      route(shape.router, router_logits, layer.router_bias, rows, out_ids, out_weights);
+    }
     // The router runs all the same: what it costs belongs to what a benchmark measures.
     if (options.balanced_routing) {
       uint32_t& next = next_expert[index];
@@ -209,10 +258,7 @@ Result<std::unique_ptr<MoeBlock>> MoeBlock::create(const MoeShape& shape,
       return make_error(ErrorCode::internal,
                         layer_text(i) + ": this rank routes but holds no router weights");
     }
-    if (shape.router.has_bias && !layers[i]->router.empty() &&
-        layers[i]->router_bias.size() != shape.router.num_experts) {
-      return make_error(ErrorCode::internal, layer_text(i) + ": the router has no bias");
-    }
+    TANDEM_TRY(check_gate(shape, i, *layers[i]));
     if (options.runs_shared_experts && shape.shared_intermediate_size > 0 && layers[i]->shared.empty()) {
       return make_error(ErrorCode::internal,
                         layer_text(i) + ": this rank runs the shared expert but does not hold it");
@@ -232,6 +278,7 @@ Result<std::unique_ptr<MoeBlock>> MoeBlock::create(const MoeShape& shape,
   sizes.top_k = shape.router.top_k;
   sizes.compute_dtype = options.compute_dtype;
   sizes.piece_limit = options.piece_limit;
+  sizes.swiglu_limit = shape.swiglu_limit;
   if (options.sum_mode == SumMode::deterministic) {
     sizes.contribution_rows = slice_granule(shape.moe_intermediate_size);
   }
@@ -280,6 +327,11 @@ Status MoeBlock::run(const MoeRequest& request) {
     TANDEM_TRY(validate_routing(impl.shape.router.num_experts, top_k, external->ids, external->weights,
                                 request.partial ? EmptyRows::allowed : EmptyRows::refused));
   }
+  const auto* token_ids = std::get_if<TokenIds>(&request.routing);
+  // Other layers have no use for them.
+  const bool hashed = token_ids != nullptr && impl.shape.is_hashed(request.layer);
+  const std::span<const int32_t> tokens = hashed ? token_ids->ids : std::span<const int32_t>();
+  if (external == nullptr) TANDEM_TRY(impl.check_tokens(request.layer, request.rows, tokens));
   if (!request.shared_rows.empty() && request.shared_rows.size() != request.rows) {
     return make_error(ErrorCode::invalid_argument, "experts: shared_rows of " +
                                                        std::to_string(request.shared_rows.size()) + " for " +
@@ -299,7 +351,8 @@ Status MoeBlock::run(const MoeRequest& request) {
     } else {
       const std::span<int32_t> ids(impl.ids.data(), count);
       const std::span<float> weights(impl.weights.data(), count);
-      impl.route_piece(request.layer, rows, in, ids, weights);
+      impl.route_piece(request.layer, rows, in, tokens.empty() ? tokens : tokens.subspan(first, rows), ids,
+                       weights);
       routing.ids = ids;
       routing.weights = weights;
     }
@@ -312,15 +365,18 @@ Status MoeBlock::run(const MoeRequest& request) {
 }
 
 Status MoeBlock::route_rows(LayerIndex layer, uint32_t rows, ActivationView in, std::span<int32_t> ids,
-                            std::span<float> weights) {
+                            std::span<float> weights, std::span<const int32_t> tokens) {
   Impl& impl = *impl_;
   TANDEM_TRY(impl.check_layer(layer));
   if (impl.layers[layer]->router.empty()) {
     return make_error(ErrorCode::internal, layer_text(layer) + ": this rank holds no router weights");
   }
+  if (!impl.shape.is_hashed(layer)) tokens = {};
+  TANDEM_TRY(impl.check_tokens(layer, rows, tokens));
   const uint32_t top_k = impl.shape.router.top_k;
   impl.for_pieces(rows, [&](uint32_t first, uint32_t count) {
     impl.route_piece(layer, count, rows_from(in, first),
+                     tokens.empty() ? tokens : tokens.subspan(first, count),
                      ids.subspan(size_t{first} * top_k, size_t{count} * top_k),
                      weights.subspan(size_t{first} * top_k, size_t{count} * top_k));
   });

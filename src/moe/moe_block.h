@@ -26,6 +26,11 @@ struct MoeShape {
   uint32_t moe_intermediate_size = 0;
   uint32_t shared_intermediate_size = 0;  // 0: the model has no shared expert
   RouterConfig router;
+  float swiglu_limit = 0.0f;     // bound on the factors of every expert's SwiGLU, shared ones too; 0: none
+  uint32_t num_hash_layers = 0;  // layers below this take their experts by token id (hash_experts)
+  uint32_t vocab_size = 0;       // with hash layers
+  // Whether a layer's gate looks the experts up by token id.
+  bool is_hashed(LayerIndex layer) const { return layer < num_hash_layers; }
 };
 
 struct MoeBlockOptions {
@@ -74,7 +79,8 @@ struct RouterTimes {
 class MoeBlock {
  public:
   // `layers` [num_layers]: index = layer of the model; entries of dense layers are never asked for. Both
-  // `layers` and `runner` outlive the block. Refused when a weight that the options need is not there.
+  // `layers` and `runner` outlive the block. Refused when a weight that the options need is not there, or a
+  // table of expert ids does not fit the model.
   static Result<std::unique_ptr<MoeBlock>> create(const MoeShape& shape,
                                                   std::span<const MoeLayerWeights* const> layers,
                                                   const MoeBlockOptions& options, KernelRunner& runner);
@@ -86,13 +92,15 @@ class MoeBlock {
   RouterTimes router_times() const;  // any thread
 
   // invalid_argument: a routing of the wrong kind, an id out of range, weights that are not finite or (but in
-  // a part) all zero.
+  // a part) all zero; token ids that are missing in a hash layer. out_of_range: a token id outside the
+  // vocabulary.
   Status run(const MoeRequest& request);
 
   // The two parts that attention runs itself when they are placed there. Same code as inside `run`. `in`:
-  // plain rows of the compute dtype.
+  // plain rows of the compute dtype. `tokens` [rows]: the rows' token ids; other layers than hash layers do
+  // without. Errors as of `run`.
   Status route_rows(LayerIndex layer, uint32_t rows, ActivationView in, std::span<int32_t> ids,
-                    std::span<float> weights);
+                    std::span<float> weights, std::span<const int32_t> tokens = {});
   // out [rows, hidden] of the reply dtype.
   Status run_shared(LayerIndex layer, uint32_t rows, ActivationView in, Buffer out);
 

@@ -316,5 +316,114 @@ TEST(LocalFfn, CompletesEachTicketOnceAndForgetsCancelledOnes) {
   EXPECT_EQ(port.poll(completions), 0u);
 }
 
+// Routed and shared experts alike, against the formula; most factors of this layer exceed the limit.
+TEST(MoeBlock, ClampedExpertsEqualTheFormulaInFloat64) {
+  BlockUnderTest setup(true, true, SumMode::plain, 2.5f, [](Layer& layer) { layer.swiglu_limit = 0.5f; });
+  setup.route();
+  const auto out = setup.run<float>(0, kRows);
+  for (uint32_t row = 0; row < kRows; ++row) {
+    const float* x = setup.layer.input.data() + size_t{row} * kHidden;
+    std::vector<double> want = setup.layer.reference_mlp(setup.layer.shared, x);
+    for (uint32_t k = 0; k < kTopK; ++k) {
+      const auto expert =
+          setup.layer.reference_mlp(setup.layer.experts[static_cast<size_t>(setup.ids[row * kTopK + k])], x);
+      for (uint32_t o = 0; o < kHidden; ++o) want[o] += setup.weights[row * kTopK + k] * expert[o];
+    }
+    for (uint32_t o = 0; o < kHidden; ++o)
+      ASSERT_NEAR(out[size_t{row} * kHidden + o], want[o], 2e-4) << row << " " << o;
+  }
+}
+
+// A row whose table names an expert several times gets it as often, each time with its weight.
+TEST(MoeBlock, HashedLayersSumAnExpertAsOftenAsTheTableNamesIt) {
+  const auto hashed = [](Layer& layer) { layer.hash(); };
+  BlockUnderTest setup(true, false, SumMode::plain, 2.5f, hashed);
+  setup.route();
+  bool twice = false;
+  for (uint32_t row = 0; row < kRows; ++row) {
+    for (uint32_t k = 0; k < kTopK; ++k) {
+      const auto token = static_cast<size_t>(setup.token_ids[row]);
+      ASSERT_EQ(setup.ids[row * kTopK + k], setup.layer.weights.hash_experts[token * kTopK + k]);
+    }
+    twice = twice || setup.ids[row * kTopK] == setup.ids[row * kTopK + 1];
+  }
+  ASSERT_TRUE(twice);
+  const auto out = setup.run<float>(0, kRows, TokenIds{setup.token_ids});
+  for (uint32_t row = 0; row < kRows; ++row) {
+    std::vector<double> want(kHidden);
+    for (uint32_t k = 0; k < kTopK; ++k) {
+      const auto expert =
+          setup.layer.reference_mlp(setup.layer.experts[static_cast<size_t>(setup.ids[row * kTopK + k])],
+                                    setup.layer.input.data() + size_t{row} * kHidden);
+      for (uint32_t o = 0; o < kHidden; ++o) want[o] += setup.weights[row * kTopK + k] * expert[o];
+    }
+    for (uint32_t o = 0; o < kHidden; ++o)
+      ASSERT_NEAR(out[size_t{row} * kHidden + o], want[o], 2e-4) << row << " " << o;
+  }
+}
+
+// Where the look-up happens makes no difference, nor where the shared experts run.
+TEST(MoeBlock, HashedLayersGiveTheSameBitsInEveryPlacement) {
+  const auto hashed = [](Layer& layer) {
+    layer.hash();
+    layer.swiglu_limit = 0.5f;
+  };
+  BlockUnderTest colocated(true, true, SumMode::deterministic, 2.5f, hashed);
+  const auto want = colocated.run<double>(0, kRows, TokenIds{colocated.tokens()});
+  for (bool gate_here : {true, false}) {
+    for (bool shared_here : {true, false}) {
+      BlockUnderTest setup(gate_here, shared_here, SumMode::deterministic, 2.5f, hashed);
+      setup.route();
+      auto got = setup.run<double>(
+          0, kRows, gate_here ? RoutingRef(TokenIds{setup.tokens()}) : RoutingRef(setup.routing()));
+      if (!shared_here) {
+        const auto shared = setup.run_shared<double>();
+        for (size_t i = 0; i < got.size(); ++i) got[i] += shared[i];
+      }
+      EXPECT_EQ(got, want) << gate_here << shared_here;
+    }
+  }
+}
+
+TEST(MoeBlock, HashedLayersRefuseTokensByName) {
+  BlockUnderTest setup(true, true, SumMode::plain, 2.5f, [](Layer& layer) { layer.hash(); });
+  EXPECT_TRUE(LocalFfn(*setup.block).traits().wants_token_ids);
+  std::vector<float> out(size_t{kRows} * kHidden);
+  MoeRequest request;
+  request.layer = 1;
+  request.rows = kRows;
+  request.in = setup.in();
+  request.out = {reinterpret_cast<std::byte*>(out.data()), out.size() * sizeof(float), MemorySpace::host};
+  const auto expect_refused = [&](ErrorCode code, const std::string& word) {
+    const Status status = setup.block->run(request);
+    ASSERT_FALSE(status.has_value());
+    EXPECT_EQ(status.error().code, code);
+    EXPECT_NE(status.error().message.find(word), std::string::npos) << status.error().message;
+  };
+  expect_refused(ErrorCode::invalid_argument,
+                 "layer 1 takes experts by token id, and 0 ids came with 37 rows");
+  std::vector<int32_t> tokens(setup.tokens().begin(), setup.tokens().end());
+  for (const int32_t outside : {-1, static_cast<int32_t>(kVocab)}) {
+    tokens[5] = outside;
+    request.routing = TokenIds{tokens};
+    expect_refused(ErrorCode::out_of_range,
+                   "layer 1, row 5: token id " + std::to_string(outside) + " outside a vocabulary of 50");
+  }
+}
+
+TEST(MoeBlock, TablesThatDoNotFitAreRefused) {
+  BlockUnderTest setup(true, true, SumMode::plain, 2.5f, [](Layer& layer) { layer.hash(); });
+  const auto expect_refused = [&](const std::string& word) {
+    const MoeLayerWeights* layers[] = {nullptr, &setup.layer.weights};
+    const auto block = MoeBlock::create(setup.layer.shape(), layers, setup.block->options(), setup.runner);
+    ASSERT_FALSE(block.has_value());
+    EXPECT_NE(block.error().message.find(word), std::string::npos) << block.error().message;
+  };
+  setup.layer.weights.hash_experts[7 * kTopK + 1] = kExperts;
+  expect_refused("layer 1: the table gives expert 8 to token 7 of 8 experts");
+  setup.layer.weights.hash_experts.resize(3);
+  expect_refused("layer 1: a table of 3 experts for 50 tokens with top_k 3");
+}
+
 }  // namespace
 }  // namespace tandem

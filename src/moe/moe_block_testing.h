@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -13,7 +15,8 @@
 
 namespace tandem::moe_testing {
 
-inline constexpr uint32_t kHidden = 72, kIntermediate = 40, kShared = 56, kExperts = 8, kTopK = 3, kRows = 37;
+inline constexpr uint32_t kHidden = 72, kIntermediate = 40, kShared = 56, kExperts = 8, kTopK = 3, kRows = 37,
+                          kVocab = 50;
 
 // One MoE layer of random weights in float32, kept as plain matrices for the reference and packed for the
 // block.
@@ -88,6 +91,10 @@ struct Layer {
         gate += static_cast<double>(mlp.gate_up[size_t{i} * kHidden + k]) * x[k];
         up += static_cast<double>(mlp.gate_up[size_t{i + mlp.intermediate} * kHidden + k]) * x[k];
       }
+      if (swiglu_limit > 0) {
+        gate = std::min(gate, static_cast<double>(swiglu_limit));
+        up = std::clamp(up, -static_cast<double>(swiglu_limit), static_cast<double>(swiglu_limit));
+      }
       hidden[i] = gate / (1 + std::exp(-gate)) * up;
     }
     std::vector<double> out(kHidden);
@@ -98,7 +105,24 @@ struct Layer {
     return out;
   }
 
-  MoeShape shape() const { return {kHidden, kIntermediate, kShared, router_config}; }
+  // Experts by token id: three tokens in four name two experts, the others one of them three times.
+  void hash() {
+    for (uint32_t token = 0; token < kVocab; ++token) {
+      for (uint32_t k = 0; k < kTopK; ++k) {
+        const uint32_t step = token % 4 == 0 ? 0 : k % 2 + 1;
+        weights.hash_experts.push_back(static_cast<int32_t>((token + step) % kExperts));
+      }
+    }
+    weights.router_bias.clear();
+    num_hash_layers = 2;
+  }
+
+  MoeShape shape() const {
+    return {kHidden, kIntermediate, kShared, router_config, swiglu_limit, num_hash_layers, kVocab};
+  }
+
+  float swiglu_limit = 0.0f;
+  uint32_t num_hash_layers = 0;
 
   std::mt19937 random{17};
   RouterConfig router_config;
@@ -110,10 +134,13 @@ struct Layer {
 };
 
 struct BlockUnderTest {
-  BlockUnderTest(bool routes, bool runs_shared, SumMode mode, float scaling_factor = 2.5f)
+  // `adjust`: changes the layer before the block is made.
+  BlockUnderTest(bool routes, bool runs_shared, SumMode mode, float scaling_factor = 2.5f,
+                 const std::function<void(Layer&)>& adjust = {})
       : pool(2),
         runner(*KernelRunner::create(**choose_kernel_table(), pool)),
         layer(runner.table(), scaling_factor) {
+    if (adjust) adjust(layer);
     MoeBlockOptions options;
     options.routes = routes;
     options.runs_shared_experts = runs_shared;
@@ -133,7 +160,7 @@ struct BlockUnderTest {
   void route() {
     ids.resize(size_t{kRows} * kTopK);
     weights.resize(ids.size());
-    ASSERT_TRUE(block->route_rows(1, kRows, in(), ids, weights).has_value());
+    ASSERT_TRUE(block->route_rows(1, kRows, in(), ids, weights, tokens()).has_value());
   }
 
   template <class T>
@@ -159,13 +186,20 @@ struct BlockUnderTest {
                     .has_value());
     return out;
   }
+  // Of every row; none where the layer does not ask.
+  std::span<const int32_t> tokens() {
+    if (layer.num_hash_layers == 0) return {};
+    token_ids.clear();
+    for (uint32_t row = 0; row < kRows; ++row) token_ids.push_back(static_cast<int32_t>(row * 13 % kVocab));
+    return token_ids;
+  }
   RoutingView routing() const { return {ids, weights, kTopK}; }
 
   ThreadPool pool;
   KernelRunner runner;
   Layer layer;
   std::unique_ptr<MoeBlock> block;
-  std::vector<int32_t> ids;
+  std::vector<int32_t> ids, token_ids;
   std::vector<float> weights;
 };
 

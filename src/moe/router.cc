@@ -130,6 +130,20 @@ void route(const RouterConfig& config, std::span<const float> logits, std::span<
   }
 }
 
+void route_by_token(const RouterConfig& config, std::span<const float> logits,
+                    std::span<const int32_t> tokens, std::span<const int32_t> table, uint32_t rows,
+                    std::span<int32_t> ids, std::span<float> weights) {
+  Scores storage;
+  const size_t experts = config.num_experts, top_k = config.top_k;
+  const std::span<float> scores(storage.data(), experts);
+  for (uint32_t r = 0; r < rows; ++r) {
+    score_row(config.score, logits.subspan(r * experts, experts), scores);
+    const auto row_ids = ids.subspan(r * top_k, top_k);
+    std::ranges::copy(table.subspan(static_cast<size_t>(tokens[r]) * top_k, top_k), row_ids.begin());
+    weigh(config, scores, row_ids, weights.subspan(r * top_k, top_k));
+  }
+}
+
 uint32_t route_balanced(const RouterConfig& config, uint32_t first, uint32_t rows, std::span<int32_t> ids,
                         std::span<float> weights) {
   const float weight = config.scaling_factor / static_cast<float>(config.top_k);

@@ -17,9 +17,18 @@ namespace tandem {
 //   weights [rows, top_k] out, finite
 // Formulas: DeepSeek-V3 (sigmoid, bias, group score = sum of the two best, dropped groups never selected),
 // DeepSeek-V2 (softmax, group score = best), Qwen3-MoE (softmax, renormalised), Mixtral (softmax over the
-// selected logits).
+// selected logits), DeepSeek-V4 (square root of softplus, bias, renormalised).
 void route(const RouterConfig& config, std::span<const float> logits, std::span<const float> bias,
            uint32_t rows, std::span<int32_t> ids, std::span<float> weights);
+
+// The same where the experts follow from the token: row r takes `table[tokens[r], :]`, with the weights that
+// its scores give to those. An expert that a row of the table names twice is taken twice, with its weight
+// each time. The bias has no part in it.
+//   tokens  [rows], in [0, table rows)
+//   table   [vocab, top_k], in [0, num_experts)
+void route_by_token(const RouterConfig& config, std::span<const float> logits,
+                    std::span<const int32_t> tokens, std::span<const int32_t> table, uint32_t rows,
+                    std::span<int32_t> ids, std::span<float> weights);
 
 // For benchmarks only: a routing that ignores the scores. Rows take experts in turn, `top_k` each, from
 // `first` on and around, with equal weights that sum to the scaling factor: every expert gets the same share

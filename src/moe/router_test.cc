@@ -194,5 +194,55 @@ TEST(ValidateRouting, RefusesEachDefectByName) {
   EXPECT_NE(message({0, 1, 2}, {1, 1, 0}), "");
 }
 
+RouterConfig softplus_config() {
+  RouterConfig config;
+  config.num_experts = 4;
+  config.top_k = 2;
+  config.score = RouterScore::sqrt_softplus;
+  config.has_bias = true;
+  config.renormalize = true;
+  config.scaling_factor = 1.5f;
+  return config;
+}
+
+double softplus_score(double logit) {
+  return std::sqrt(std::log1p(std::exp(logit)));
+}
+
+// DeepSeek-V4: the bias moves the selection, never a weight.
+TEST(Router, SquareRootOfSoftplus) {
+  const RouterConfig config = softplus_config();
+  const std::vector<float> logits = {0.5f, -3.0f, 1.0f, 30.0f};
+  const Routed plain = route_rows(config, logits, {0, 0, 0, 0});
+  EXPECT_EQ(plain.ids, (std::vector<int32_t>{3, 2}));
+  const double first = std::sqrt(30.0), second = softplus_score(1.0);
+  EXPECT_NEAR(plain.weights[0], 1.5 * first / (first + second), 1e-6);
+  EXPECT_NEAR(plain.weights[1], 1.5 * second / (first + second), 1e-6);
+  const Routed biased = route_rows(config, logits, {0, 10, 0, 0});
+  EXPECT_EQ(biased.ids, (std::vector<int32_t>{1, 3}));
+  const double low = softplus_score(-3.0);
+  EXPECT_NEAR(biased.weights[0], 1.5 * low / (first + low), 1e-6);
+  // Scores of logits that e^x cannot hold, in either direction.
+  const Routed far = route_rows(config, {500.0f, -60.0f, -70.0f, 400.0f}, {0, 0, 0, 0});
+  EXPECT_EQ(far.ids, (std::vector<int32_t>{0, 3}));
+  EXPECT_NEAR(far.weights[0], 1.5 * std::sqrt(500.0) / (std::sqrt(500.0) + 20), 1e-6);
+}
+
+TEST(Router, ByToken) {
+  const RouterConfig config = softplus_config();
+  const std::vector<int32_t> table = {0, 1, 2, 2, 3, 0};  // three tokens; the second names an expert twice
+  const std::vector<int32_t> tokens = {1, 2};
+  const std::vector<float> logits = {0.5f, -3.0f, 1.0f, 2.0f, 1.0f, 2.0f, 3.0f, -4.0f};
+  std::vector<int32_t> ids(4, -1);
+  std::vector<float> weights(4, std::numeric_limits<float>::quiet_NaN());
+  route_by_token(config, logits, tokens, table, 2, ids, weights);
+  EXPECT_EQ(ids, (std::vector<int32_t>{2, 2, 3, 0}));
+  EXPECT_FLOAT_EQ(weights[0], 0.75f);
+  EXPECT_FLOAT_EQ(weights[1], 0.75f);
+  const double a = softplus_score(-4.0), b = softplus_score(1.0);
+  EXPECT_NEAR(weights[2], 1.5 * a / (a + b), 1e-6);
+  EXPECT_NEAR(weights[3], 1.5 * b / (a + b), 1e-6);
+}
+
 }  // namespace
 }  // namespace tandem

@@ -78,6 +78,8 @@ struct RowMap {
   ActivationOut out;
   size_t out_offset = 0;
   const uint32_t* out_rows = nullptr;
+  MlpKind kind = MlpKind::swiglu;  // of gate_up
+  float limit = 0.0f;
 
   TANDEM_INLINE size_t in_at(uint32_t row) const {
     return (in_rows == nullptr ? row : in_rows[row]) * in.row_stride + in_offset;
@@ -101,7 +103,8 @@ TANDEM_INLINE void write_group(const PackedLayout& layout, uint32_t group, const
       Vec v = load(row + p * kPanelRows);
       ++p;
       if (pairs) {
-        v = swiglu(v, load(row + p * kPanelRows));
+        const Vec up = load(row + p * kPanelRows);
+        v = map.kind == MlpKind::clamped_swiglu ? clamped_swiglu(v, up, map.limit) : swiglu(v, up);
         ++p;
       }
       write_lanes(map.out.dtype, map.out.data, out + column, v, lanes_at(column, width));
@@ -232,6 +235,8 @@ inline void gate_up_run(const GroupedGateUpArgs& args, size_t task, std::byte* s
   map.in_rows = group.rows;
   map.out = args.intermediate;
   map.out_rows = group.slots;
+  map.kind = args.kind;
+  map.limit = args.limit;
   run_task(*group.gate_up, group.count, map, task, scratch);
 }
 

@@ -34,4 +34,9 @@ TANDEM_INLINE Vec swiglu(Vec gate, Vec up) {
   return mul(div(gate, add(one, exp(sub(zero(), gate)))), up);
 }
 
+// The factors bounded first. The operand order lets NaN through.
+TANDEM_INLINE Vec clamped_swiglu(Vec gate, Vec up, float limit) {
+  return swiglu(min(set1(limit), gate), min(set1(limit), max(set1(-limit), up)));
+}
+
 }  // namespace tandem::TANDEM_ISA_NAMESPACE
