@@ -61,6 +61,7 @@ TEST(Handshake, EverySettingIsComparedAndNamed) {
   check("vocab_size", [](auto& s) { s.vocab_size++; });
   check("gate", [](auto& s) { s.gate_on_attention = true; });
   check("shared_experts", [](auto& s) { s.shared_experts_on_attention = true; });
+  check("hash_layers", [](auto& s) { s.num_hash_layers = 1; });
   check("token_ids", [](auto& s) { s.token_ids = true; });
   check("compute_dtype", [](auto& s) { s.compute_dtype = DType::f32; });
   check("weights", [](auto& s) { s.dequantized_weights = true; });

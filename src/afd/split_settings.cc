@@ -49,6 +49,7 @@ SplitSettings SplitSettings::from_model(const ModelConfig& config, uint64_t fing
   settings.top_k = config.router.top_k;
   settings.moe_intermediate_size = config.moe_intermediate_size;
   settings.shared_intermediate_size = config.shared_intermediate_size;
+  settings.num_hash_layers = config.num_hash_layers;
   for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
     if (config.is_moe(layer)) settings.moe_layers.push_back(static_cast<uint16_t>(layer));
   }
@@ -118,6 +119,12 @@ Status SplitSettings::validate() const {
       before = size;
     }
   }
+  if (num_hash_layers != 0 && !gate_on_attention && !token_ids) {
+    return refuse(
+        fmt::format("no token ids with the gate on FFN: the model takes the experts of {} layers by token id; "
+                    "set send_token_ids, or compute_gate_on_attention",
+                    num_hash_layers));
+  }
   if (token_ids && gate_on_attention) {
     return refuse(
         "token ids beside compute_gate_on_attention: the routing already says which experts, send one of "
@@ -169,6 +176,7 @@ std::vector<Setting> list_settings(const SplitSettings& s) {
       {"hidden_size", fmt::format("{}", s.hidden_size), kSameModel},
       {"num_layers", fmt::format("{}", s.num_layers), kSameModel},
       {"moe_layers", layer_list(s.moe_layers), kSameModel},
+      {"hash_layers", fmt::format("{}", s.num_hash_layers), kSameModel},
       {"num_experts", fmt::format("{}", s.num_experts), kSameModel},
       {"top_k", fmt::format("{}", s.top_k), kSameModel},
       {"moe_intermediate_size", fmt::format("{}", s.moe_intermediate_size), kSameModel},

@@ -23,6 +23,7 @@ struct SplitSettings {
   uint32_t num_experts = 0, top_k = 0;
   uint32_t moe_intermediate_size = 0, shared_intermediate_size = 0;
   std::vector<uint16_t> moe_layers;  // ascending
+  uint32_t num_hash_layers = 0;      // layers below this take their experts by token id
 
   bool gate_on_attention = false;
   bool shared_experts_on_attention = false;
@@ -30,7 +31,9 @@ struct SplitSettings {
   uint32_t num_ffn_ranks = 1;
   std::string connector = "p2p";  // p2p, m2n or auto
   bool balanced_routing = false;  // a benchmark's routing instead of the gate's
-  bool token_ids = false;         // token ids travel beside the activation; only with the gate on FFN
+  // Token ids travel beside the activation; only with the gate on FFN, and then always where the model has
+  // hash layers: in every layer, so that a request has one layout for the whole run.
+  bool token_ids = false;
   DType compute_dtype = DType::bf16;
   bool dequantized_weights = false;  // codes with scales are not kept as the files have them
   DType activation_dtype =

@@ -72,7 +72,9 @@ Result<SplitSettings> split_settings(const std::string& model_path, const ModelC
   settings.gate_on_attention = placement.gate_on_attention;
   settings.shared_experts_on_attention = placement.shared_experts_on_attention;
   settings.balanced_routing = placement.balanced_routing;
-  settings.token_ids = placement.send_token_ids;
+  // Where experts follow from token ids, the rank that routes cannot do without.
+  settings.token_ids =
+      placement.send_token_ids || (config.num_hash_layers != 0 && !placement.gate_on_attention);
   settings.num_ffn_ranks = placement.num_ffn_ranks;
   settings.connector = placement.connector;
   settings.set_dtypes(placement.compute_dtype, placement.sum_mode, placement.activation_format);

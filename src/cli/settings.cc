@@ -81,7 +81,8 @@ OptionSet Settings::declare() {
              {"auto", "true", "false"},
              "Attention runs the shared experts while it waits; auto: where the gate is.");
   set.boolean("afd.send_token_ids", afd.send_token_ids,
-              "Token ids travel beside the activation (gate on FFN only).");
+              "Token ids travel beside the activation (gate on FFN only). Models that take experts by token id "
+              "send them anyway.");
   set.choice(
       "afd.exchange", afd.exchange, {"auto", "allgather", "alltoall"},
       "How FFN ranks exchange rows: alltoall, each owner gets its own; allgather, every rank gets all; auto, "

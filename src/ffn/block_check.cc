@@ -30,7 +30,8 @@ Status check_block(const SplitSettings& settings, const MoeBlock& block) {
   }
   if (block.shape().hidden_size != settings.hidden_size ||
       block.shape().router.num_experts != settings.num_experts ||
-      block.shape().router.top_k != settings.top_k) {
+      block.shape().router.top_k != settings.top_k ||
+      block.shape().num_hash_layers != settings.num_hash_layers) {
     return make_error(ErrorCode::invalid_argument, "FFN worker: block and settings are of different models");
   }
   return {};

@@ -19,7 +19,12 @@ std::function<int32_t(uint32_t, uint32_t)> spread_if(bool gate) {
 }
 
 Placement placed(bool gate, bool shared) {
-  return {.gate_on_attention = gate, .shared_on_attention = shared, .sum_mode = SumMode::deterministic};
+  // Layer 1 takes its experts by token id.
+  return {.gate_on_attention = gate,
+          .shared_on_attention = shared,
+          .token_ids = !gate,
+          .hashed = true,
+          .sum_mode = SumMode::deterministic};
 }
 
 struct Ran {

@@ -27,7 +27,8 @@ TEST_P(Exchange, EqualsTheBlockBitForBitInEveryPlacement) {
     const ExchangeKind kind = kKinds[mode / 8];
     const uint32_t ranks = 2 + static_cast<uint32_t>(mode % 3);
     Placement placement = placed(gate, shared, mode % 5 == 0 ? DType::f32 : DType::bf16);
-    placement.token_ids = !gate && mode % 3 == 0;
+    placement.hashed = mode % 5 == 1 || mode % 5 == 4;
+    placement.token_ids = !gate && (mode % 3 == 0 || placement.hashed);
     Pool pool({.placement = placement,
                .scheme = GetParam(),
                .ranks = ranks,

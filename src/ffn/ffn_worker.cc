@@ -20,7 +20,9 @@ MoeRun run_of(MoeBlock& block) {
 }
 MoeRoute route_of(MoeBlock& block) {
   return [&block](LayerIndex layer, uint32_t rows, ActivationView in, std::span<int32_t> ids,
-                  std::span<float> weights) { return block.route_rows(layer, rows, in, ids, weights); };
+                  std::span<float> weights, std::span<const int32_t> tokens) {
+    return block.route_rows(layer, rows, in, ids, weights, tokens);
+  };
 }
 
 }  // namespace

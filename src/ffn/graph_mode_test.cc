@@ -128,8 +128,11 @@ TEST(FfnGraphMode, AProgramIsChosenByTheRowsOfAllClientsTogether) {
       std::string what = std::string(shape.connector) + ", " + std::to_string(shape.ffn_ranks) +
                          " FFN ranks, gate on attention " + std::to_string(gate) + ":";
       for (const uint32_t rows : shape.rows) what += " " + std::to_string(rows);
-      const Placement placement{
-          .gate_on_attention = gate, .shared_on_attention = gate, .sum_mode = SumMode::deterministic};
+      const Placement placement{.gate_on_attention = gate,
+                                .shared_on_attention = gate,
+                                .token_ids = !gate,
+                                .hashed = true,
+                                .sum_mode = SumMode::deterministic};
       HeldRanks ranks(placement, shape.ffn_ranks, shape.connector);
       std::vector<std::unique_ptr<FfnPort>> ports;
       std::vector<std::unique_ptr<Work>> works;

@@ -27,6 +27,7 @@ Status HomeGroup::prepare(const SplitSettings& settings, uint32_t max_rows, size
         make_room(scales, max_rows, scale_row_bytes(settings.activation_format, settings.hidden_size)));
   ids.reserve(size_t{max_rows} * settings.top_k);
   weights.reserve(ids.capacity());
+  if (settings.token_ids) tokens.reserve(max_rows);
   dispatched.reserve(max_parts, max_rows, settings.top_k);
   shared_rows.reserve(max_rows);
   parts.resize(max_parts);
@@ -52,7 +53,10 @@ Status HomeGroup::take(std::span<WaitingTile> from, const SplitSettings& setting
 Status HomeGroup::gather(const SplitSettings& settings) {
   ids.clear();
   weights.clear();
+  tokens.clear();
   for (const WaitingTile& waiting : tiles) {
+    if (const auto* sent = std::get_if<TokenIds>(&waiting.tile.routing))
+      tokens.insert(tokens.end(), sent->ids.begin(), sent->ids.end());
     const auto* routed = std::get_if<RoutingView>(&waiting.tile.routing);
     if (routed == nullptr) continue;
     ids.insert(ids.end(), routed->ids.begin(), routed->ids.end());

@@ -38,8 +38,9 @@ struct HomeGroup {
   bool replays = false;        // every tile named a capture size: so do the parts
   OwnedBuffer values, scales;  // [rows, hidden]: as they came, tile after tile
   ActivationView in;
-  std::vector<int32_t> ids;    // [rows, top_k]
-  std::vector<float> weights;  // [rows, top_k]
+  std::vector<int32_t> ids;     // [rows, top_k]
+  std::vector<float> weights;   // [rows, top_k]
+  std::vector<int32_t> tokens;  // [rows], where token ids travel
   Prepared dispatched;
   std::vector<uint8_t> shared_rows;  // [rows]: 1; the home adds the shared experts of all its rows
   ExchangeKind kind = ExchangeKind::alltoall;

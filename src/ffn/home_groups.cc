@@ -104,7 +104,7 @@ Status HomeGroups::dispatch(Group& group, const MoeRoute& route) {
   } else {
     group.ids.resize(size_t{group.rows} * top_k);
     group.weights.resize(group.ids.size());
-    TANDEM_TRY(route(group.layer, group.rows, group.in, group.ids, group.weights));
+    TANDEM_TRY(route(group.layer, group.rows, group.in, group.ids, group.weights, group.tokens));
   }
   TANDEM_TRY(exchange_.dispatcher().prepare(group.layer, group.rows, group.routing(top_k), group.dispatched));
   group.kind = choose_exchange(kind_, group.dispatched, exchange_.own_part());

@@ -33,8 +33,9 @@ inline constexpr uint32_t kMaxHomeGroups = 64;
 inline constexpr uint32_t kPreparedHomeGroups = 16;
 
 // Turns rows of one layer into a routing: MoeBlock::route_rows. Empty where the gate is on attention.
-using MoeRoute = std::function<Status(LayerIndex layer, uint32_t rows, ActivationView in,
-                                      std::span<int32_t> ids, std::span<float> weights)>;
+using MoeRoute =
+    std::function<Status(LayerIndex layer, uint32_t rows, ActivationView in, std::span<int32_t> ids,
+                         std::span<float> weights, std::span<const int32_t> tokens)>;
 
 class HomeGroups {
  public:

@@ -42,6 +42,7 @@ TEST_P(SplitOverTransport, EqualsTheBlockBitForBitInEveryPlacement) {
     placement.token_ids = mode % 3 == 2;
     placement.shared_on_attention = (mode / 3) % 2 == 1;
     placement.dtype = mode / 6 == 0 ? DType::bf16 : DType::f32;
+    placement.hashed = mode % 3 != 0 && mode / 3 % 3 != 0;
     placement.sum_mode = mode % 2 == 0 ? SumMode::plain : SumMode::deterministic;
     Connected split(placement, GetParam());
     ASSERT_NE(split.port, nullptr);

@@ -31,6 +31,7 @@ struct Placement {
   bool gate_on_attention = false;
   bool shared_on_attention = false;
   bool token_ids = false;
+  bool hashed = false;  // layer 1 takes its experts by token id, layer 2 scores
   DType dtype = DType::bf16;
   SumMode sum_mode = SumMode::plain;
   ActivationFormat format = ActivationFormat::plain;
@@ -63,6 +64,12 @@ class SplitModel {
       }
       layer.shared = mlp(kShared, {0, kShared});
     }
+    if (placement.hashed) {
+      // Some rows name an expert twice.
+      for (uint32_t i = 0; i < kVocab * kTopK; ++i)
+        layers_[0].hash_experts.push_back(static_cast<int32_t>(i * i / 2 % placement.num_experts));
+      layers_[0].router_bias.clear();
+    }
     MoeBlockOptions options;
     options.routes = !placement.gate_on_attention;
     options.runs_shared_experts = !placement.shared_on_attention;
@@ -70,7 +77,10 @@ class SplitModel {
     options.compute_dtype = placement.dtype;
     options.activation_format = placement.format;
     options.reply_dtype = settings().reply_dtype;
-    auto created = MoeBlock::create({kHidden, kIntermediate, kShared, router_}, layers(), options, runner_);
+    const MoeShape shape{
+        kHidden, kIntermediate, kShared, router_, placement.hashed ? 0.5f : 0.0f, placement.hashed ? 2u : 0u,
+        kVocab};
+    auto created = MoeBlock::create(shape, layers(), options, runner_);
     EXPECT_TRUE(created.has_value()) << created.error().message;
     block_ = std::move(*created);
   }
@@ -91,6 +101,7 @@ class SplitModel {
     settings.moe_layers = {1, 2};
     settings.gate_on_attention = placement_.gate_on_attention;
     settings.shared_experts_on_attention = placement_.shared_on_attention;
+    settings.num_hash_layers = placement_.hashed ? 2 : 0;
     settings.token_ids = placement_.token_ids;
     settings.set_dtypes(placement_.dtype, placement_.sum_mode, placement_.format);
     settings.numerics_id = runner_.table().numerics_id;
@@ -182,7 +193,7 @@ class Work {
     request.in.data = settings_.compute_dtype == DType::f32 ? static_cast<const void*>(rows_f32_.data())
                                                             : rows_bf16_.data();
     if (settings_.gate_on_attention) {
-      EXPECT_TRUE(reference.block().route_rows(layer, rows, request.in, ids_, weights_).has_value());
+      EXPECT_TRUE(reference.block().route_rows(layer, rows, request.in, ids_, weights_, tokens_).has_value());
       for (size_t i = 0; expert_of && i < ids_.size(); ++i) {
         ids_[i] = expert_of(static_cast<uint32_t>(i / kTopK), static_cast<uint32_t>(i % kTopK));
       }

@@ -47,6 +47,10 @@ Status check_traits(const DecoderParts& parts, const FfnTraits& traits) {
   if (traits.wants_token_ids && !traits.routes) {
     return refuse("program: token ids beside a routing: a payload carries exactly one of them");
   }
+  if (traits.routes && !traits.wants_token_ids && config.num_hash_layers != 0) {
+    return refuse("program: the experts of " + std::to_string(config.num_hash_layers) +
+                  " layers follow from token ids, the gate is behind the port, and no token ids travel");
+  }
   const bool runs_shared = !traits.runs_shared_experts && config.shared_intermediate_size != 0;
   if (traits.routes && !runs_shared) return {};
   if (parts.local == nullptr) {

@@ -107,7 +107,7 @@ OperationPtr route(std::string name, MoeBlock& block, LayerIndex layer, const Te
   return make_compute(std::move(name), [&block, layer, in, ids, weights](StepContext& step) -> Status {
     const size_t entries = size_t{step.rows()} * ids.cols;
     return block.route_rows(layer, step.rows(), step.view(in), {step.data<int32_t>(ids), entries},
-                            {step.data<float>(weights), entries});
+                            {step.data<float>(weights), entries}, step.batch.token_ids);
   });
 }
 

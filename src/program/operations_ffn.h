@@ -25,8 +25,8 @@ struct DenseMlpSpec {
 // out = down(silu(gate in) * up in): the grouped expert product with one group of all rows.
 std::vector<OperationPtr> dense_mlp(const std::string& name, const DenseMlpSpec& spec);
 
-// The gate on attention. ids: int32 [rows, top_k]; weights: float32 [rows, top_k]. `block` outlives the
-// program.
+// The gate on attention; it is given the rows' token ids. ids: int32 [rows, top_k]; weights: float32 [rows,
+// top_k]. `block` outlives the program.
 OperationPtr route(std::string name, MoeBlock& block, LayerIndex layer, const Tensor& in, const Tensor& ids,
                    const Tensor& weights);
 
