@@ -26,8 +26,8 @@
 
 namespace tandem {
 
-inline constexpr Duration kLongestConnect =
-    std::chrono::seconds(1);  // stopping waits for a connect under way
+// Who waits for the rank hears why it is not there that often.
+inline constexpr Duration kLongestConnect = std::chrono::seconds(1);
 
 // Errors that another try cannot mend.
 inline bool is_final(ErrorCode code) {

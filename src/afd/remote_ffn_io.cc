@@ -8,6 +8,7 @@
 #include "afd/remote_ffn_impl.h"
 #include "afd/tile_frame.h"
 #include "base/log.h"
+#include "transport/connecting.h"
 
 namespace tandem {
 namespace {
@@ -24,7 +25,7 @@ constexpr size_t kReceiveBatch = 16;
 Status RemoteFfn::Impl::connect_once() {
   const std::string& address = options.addresses.front();
   peer_answers = false;
-  auto connected = connect(address, endpoint_options);
+  auto connected = connect(address, endpoint_options, stop);
   if (!connected) {
     return make_error(connected.error().code, peer_text(connected.error().message));
   }

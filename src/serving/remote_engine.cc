@@ -10,7 +10,7 @@
 namespace tandem {
 namespace {
 
-constexpr Duration kLongestConnect = std::chrono::seconds(1);  // stopping waits for a connect under way
+constexpr Duration kLongestConnect = std::chrono::seconds(1);  // one waits, and hears why, that often
 
 }  // namespace
 

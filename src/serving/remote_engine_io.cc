@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "serving/remote_engine_impl.h"
+#include "transport/connecting.h"
 
 namespace tandem {
 namespace {
@@ -85,7 +86,7 @@ void RemoteEngine::Impl::reconnect() {
 }
 
 Status RemoteEngine::Impl::connect_once() {
-  TANDEM_ASSIGN(endpoint, tandem::connect(options.address, endpoint_options));
+  TANDEM_ASSIGN(endpoint, tandem::connect(options.address, endpoint_options, stop));
   if (!bell->poller().add(endpoint->fd(), kEndpointKey))
     return make_error(ErrorCode::resource_exhausted, "no file descriptors left");
   {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <random>
 
+#include "transport/connecting.h"
 #include "transport/endpoint_test_util.h"
 
 namespace tandem {
@@ -292,6 +293,26 @@ TEST_P(ContractTest, AnAddressInUseIsRefusedByNameAndFreeAfterwards) {
   ASSERT_FALSE(nobody);
   EXPECT_NE(nobody.error().message.find(address), std::string::npos) << nobody.error().message;
   EXPECT_TRUE(listen(address, small_options()));
+}
+
+// Neither side waits inside a call: one thread can be both.
+TEST_P(ContractTest, OneThreadConnectsAndAccepts) {
+  auto listener = listen(unique_address(GetParam()), small_options());
+  ASSERT_TRUE(listener) << listener.error().message;
+  auto connecting = start_connecting((*listener)->address(), small_options());
+  ASSERT_TRUE(connecting) << connecting.error().message;
+  EndpointPair pair;
+  for (const Instant end = now() + kPatience; now() < end && (!pair.connected || !pair.accepted);) {
+    if (!pair.connected) {
+      auto connected = (*connecting)->advance();
+      ASSERT_TRUE(connected) << connected.error().message;
+      pair.connected = std::move(*connected);
+    }
+    if (!pair.accepted) pair.accepted = accept_one(**listener, std::chrono::milliseconds(1));
+  }
+  ASSERT_TRUE(pair.connected && pair.accepted);
+  ASSERT_TRUE(send_text(*pair.connected, Channel::request, "hello"));
+  EXPECT_EQ(text_of(receive_one(*pair.accepted, {pair.connected.get()}).lease), "hello");
 }
 
 // One side of the storm: sends numbered messages on random channels, checks what arrives, keeps leases for

@@ -14,6 +14,7 @@
 
 #include "transport/endpoint.h"
 #include "transport/poller.h"
+#include "transport/tcp_socket.h"
 
 namespace tandem {
 
@@ -121,6 +122,38 @@ inline bool ends_by_reset(int socket) {
   }
   ADD_FAILURE() << "the connection did not end";
   return false;
+}
+
+// All bytes, waiting as long as it takes; false when the other side ends before.
+inline bool read_fully(int socket, std::span<std::byte> bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t got = recv(socket, bytes.data() + done, bytes.size() - done, MSG_DONTWAIT);
+    if (got > 0) done += static_cast<size_t>(got);
+    if (got > 0 || (got < 0 && errno == EINTR)) continue;
+    const bool waits = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+    if (!waits || !wait_for_socket(socket, false, now() + kPatience)) return false;
+  }
+  return true;
+}
+inline bool write_fully(int socket, std::span<const std::byte> bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t put = send(socket, bytes.data() + done, bytes.size() - done, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (put > 0) done += static_cast<size_t>(put);
+    if (put > 0 || (put < 0 && errno == EINTR)) continue;
+    const bool waits = put < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+    if (!waits || !wait_for_socket(socket, true, now() + kPatience)) return false;
+  }
+  return true;
+}
+
+// A connected tcp socket that has said nothing.
+inline Result<UniqueFd> connect_patiently(const Address& address) {
+  TANDEM_ASSIGN(TcpConnector connector, TcpConnector::start(address, kPatience));
+  for (;;) {
+    TANDEM_ASSIGN(UniqueFd socket, connector.advance());
+    if (socket) return socket;
+    wait_for_socket(connector.socket(), true, connector.deadline());
+  }
 }
 
 // Polls until the peer is not alive.

@@ -117,7 +117,9 @@ Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointO
   return std::make_unique<InprocListener>(address.rest, std::move(backlog));
 }
 
-Result<std::unique_ptr<Endpoint>> connect(const Address& address, const EndpointOptions& options) {
+namespace {
+
+Result<std::unique_ptr<Endpoint>> connect_now(const Address& address, const EndpointOptions& options) {
   std::shared_ptr<Backlog> backlog;
   {
     const std::lock_guard lock(registry_mutex);
@@ -158,6 +160,25 @@ Result<std::unique_ptr<Endpoint>> connect(const Address& address, const Endpoint
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t put = write(backlog->event.get(), &one, sizeof(one));
   return connected;
+}
+
+// Done in one step.
+class InprocConnecting final : public Connecting {
+ public:
+  InprocConnecting(const Address& address, const EndpointOptions& options)
+      : address_(address), options_(options) {}
+  Result<std::unique_ptr<Endpoint>> advance() override { return connect_now(address_, options_); }
+  std::vector<pollfd> waits_for() const override { return {}; }
+
+ private:
+  Address address_;
+  EndpointOptions options_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Connecting>> connect(const Address& address, const EndpointOptions& options) {
+  return std::make_unique<InprocConnecting>(address, options);
 }
 
 }  // namespace tandem::inproc

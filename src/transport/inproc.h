@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "transport/address.h"
+#include "transport/connecting.h"
 #include "transport/endpoint.h"
 
 namespace tandem::inproc {
@@ -14,6 +15,6 @@ namespace tandem::inproc {
 Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointOptions& options);
 
 // not_found: nobody listens under the name. Does not wait for the accept: messages may be sent at once.
-Result<std::unique_ptr<Endpoint>> connect(const Address& address, const EndpointOptions& options);
+Result<std::unique_ptr<Connecting>> connect(const Address& address, const EndpointOptions& options);
 
 }  // namespace tandem::inproc

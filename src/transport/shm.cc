@@ -161,42 +161,84 @@ Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointO
   return std::make_unique<ShmListener>(std::move(socket), std::move(epoll), "shm://" + address.rest, options);
 }
 
-Result<std::unique_ptr<Endpoint>> connect(const Address& address, const EndpointOptions& options) {
-  const std::string whole = "shm://" + address.rest;
-  const Instant deadline = now() + options.connect_limit;
-  TANDEM_ASSIGN(UniqueFd socket, connect_unix(address.rest, deadline));
-  TANDEM_ASSIGN(std::string peer, name_of_peer(socket.get(), whole));
-  const std::string local = whole + " (pid " + std::to_string(getpid()) + ")";
-  const auto failed = [&](ErrorCode code, const std::string& why) {
-    return make_error(code, "handshake of " + local + " with " + peer + ": " + why);
-  };
-  if (const auto sent = send_packet(socket.get(), HelloLayout::encode(options), {}); !sent) {
-    return failed(ErrorCode::unavailable, sent.error().message);
+namespace {
+
+class ShmConnecting final : public Connecting {
+ public:
+  ShmConnecting(std::string path, const EndpointOptions& options)
+      : path_(std::move(path)),
+        whole_("shm://" + path_),
+        options_(options),
+        deadline_(now() + options.connect_limit) {}
+
+  std::vector<pollfd> waits_for() const override {
+    if (!socket_) return {};
+    return {{socket_.get(), POLLIN, 0}};
   }
-  std::array<std::byte, HelloLayout::kBytes + kMaxReasonBytes> packet;
-  std::vector<UniqueFd> fds;
-  if (!wait_for_socket(socket.get(), false, deadline)) {
-    return failed(ErrorCode::deadline_exceeded,
-                  "no answer within the connect_limit; is the peer stopped or overloaded?");
+
+  Result<std::unique_ptr<Endpoint>> advance() override {
+    if (!socket_) {
+      auto socket = connect_unix(path_);
+      if (!socket && socket.error().code == ErrorCode::would_block && now() < deadline_) return nullptr;
+      if (!socket && socket.error().code == ErrorCode::would_block)
+        return make_error(ErrorCode::deadline_exceeded, socket.error().message);
+      if (!socket) return std::unexpected(socket.error());
+      socket_ = std::move(*socket);
+      TANDEM_ASSIGN(peer_, name_of_peer(socket_.get(), whole_));
+      if (const auto sent = send_packet(socket_.get(), HelloLayout::encode(options_), {}); !sent)
+        return failed(ErrorCode::unavailable, sent.error().message);
+    }
+    std::array<std::byte, HelloLayout::kBytes + kMaxReasonBytes> packet;
+    std::vector<UniqueFd> fds;
+    const auto got = receive_packet(socket_.get(), packet, fds);
+    if (!got && got.error().code == ErrorCode::would_block) {
+      if (now() < deadline_) return nullptr;
+      return failed(ErrorCode::deadline_exceeded,
+                    "no answer within the connect_limit; is the peer stopped or overloaded?");
+    }
+    if (!got) return failed(ErrorCode::unavailable, got.error().message);
+    return take_answer(std::span(packet).first(*got), fds);
   }
-  const auto got = receive_packet(socket.get(), packet, fds);
-  if (!got) return failed(ErrorCode::unavailable, got.error().message);
-  if (*got == 0)
-    return failed(ErrorCode::unavailable, "the other side closed the connection; its log says why");
-  TANDEM_TRY(match_hello(options, local, std::span(packet).first(*got), whole));
-  if (*got > HelloLayout::kBytes) {
-    const std::string reason(reinterpret_cast<const char*>(packet.data()) + HelloLayout::kBytes,
-                             *got - HelloLayout::kBytes);
-    return failed(ErrorCode::resource_exhausted, "refused: " + reason);
+
+ private:
+  std::string local() const { return whole_ + " (pid " + std::to_string(getpid()) + ")"; }
+
+  std::unexpected<Error> failed(ErrorCode code, const std::string& why) const {
+    return make_error(code, "handshake of " + local() + " with " + peer_ + ": " + why);
   }
-  if (fds.size() != 3) {
-    return failed(ErrorCode::data_loss, std::to_string(fds.size()) + " descriptors came, expected 3");
+
+  Result<std::unique_ptr<Endpoint>> take_answer(std::span<const std::byte> packet,
+                                                std::vector<UniqueFd>& fds) {
+    if (packet.empty())
+      return failed(ErrorCode::unavailable, "the other side closed the connection; its log says why");
+    TANDEM_TRY(match_hello(options_, local(), packet, whole_));
+    if (packet.size() > HelloLayout::kBytes) {
+      const auto reason = packet.subspan(HelloLayout::kBytes);
+      return failed(ErrorCode::resource_exhausted,
+                    "refused: " + std::string(reinterpret_cast<const char*>(reason.data()), reason.size()));
+    }
+    if (fds.size() != 3) {
+      return failed(ErrorCode::data_loss, std::to_string(fds.size()) + " descriptors came, expected 3");
+    }
+    for (int i : {1, 2}) fcntl(fds[i].get(), F_SETFL, fcntl(fds[i].get(), F_GETFL) | O_NONBLOCK);
+    const RingLayout layout(options_.slots_per_channel, options_.slot_bytes);
+    auto memory = map_shared_memory(fds[0], layout, std::move(fds[1]), std::move(fds[2]));
+    if (!memory) return failed(memory.error().code, memory.error().message);
+    return make_endpoint(std::move(socket_), std::move(peer_), 0, options_, std::move(*memory));
   }
-  for (int i : {1, 2}) fcntl(fds[i].get(), F_SETFL, fcntl(fds[i].get(), F_GETFL) | O_NONBLOCK);
-  const RingLayout layout(options.slots_per_channel, options.slot_bytes);
-  auto memory = map_shared_memory(fds[0], layout, std::move(fds[1]), std::move(fds[2]));
-  if (!memory) return failed(memory.error().code, memory.error().message);
-  return make_endpoint(std::move(socket), std::move(peer), 0, options, std::move(*memory));
+
+  const std::string path_;
+  const std::string whole_;
+  const EndpointOptions options_;
+  const Instant deadline_;
+  UniqueFd socket_;  // has said hello
+  std::string peer_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Connecting>> connect(const Address& address, const EndpointOptions& options) {
+  return std::make_unique<ShmConnecting>(address.rest, options);
 }
 
 }  // namespace tandem::shm

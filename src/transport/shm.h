@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "transport/address.h"
+#include "transport/connecting.h"
 #include "transport/endpoint.h"
 
 namespace tandem::shm {
@@ -20,6 +21,6 @@ Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointO
 
 // Errors as connect_unix; resource_exhausted with the peer's words when it has no memory; unsupported:
 // another user's.
-Result<std::unique_ptr<Endpoint>> connect(const Address& address, const EndpointOptions& options);
+Result<std::unique_ptr<Connecting>> connect(const Address& address, const EndpointOptions& options);
 
 }  // namespace tandem::shm

@@ -214,7 +214,7 @@ struct Liar {
 
   explicit Liar(Listener& listener) {
     const auto options = small_options();
-    socket = std::move(*connect_unix(listener.address().substr(6), now() + kPatience));
+    socket = std::move(*connect_unix(listener.address().substr(6)));
     EXPECT_TRUE(send_packet(socket.get(), HelloLayout::encode(options), {}));
     victim = accept_one(listener);
     std::array<std::byte, 600> packet;
@@ -298,9 +298,9 @@ TEST_F(ShmTest, NoiseOnTheSocketIsBrokenAndStrangersAreDropped) {
   ASSERT_TRUE(send_packet(liar.socket.get(), std::as_bytes(std::span(noise)), {}));
   EXPECT_EQ(wait_for_loss(*liar.victim), PeerState::broken);
 
-  const UniqueFd stranger = std::move(*connect_unix(path_, now() + kPatience));
+  const UniqueFd stranger = std::move(*connect_unix(path_));
   ASSERT_TRUE(send_packet(stranger.get(), std::as_bytes(std::span(noise)), {}));
-  const UniqueFd mute = std::move(*connect_unix(path_, now() + kPatience));
+  const UniqueFd mute = std::move(*connect_unix(path_));
   EXPECT_EQ(accept_one(*listener, std::chrono::milliseconds(20)), nullptr);
   EXPECT_TRUE(make_pair(*listener, small_options()).connected);
 }

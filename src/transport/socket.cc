@@ -86,44 +86,4 @@ bool wait_for_socket(int socket, bool to_write, Instant deadline) {
   }
 }
 
-namespace {
-
-// One loop for both directions: `step` moves some bytes of the rest and returns what the system call
-// returned.
-template <class Step>
-Result<void> transfer_fully(int socket, size_t total, bool to_write, Instant deadline,
-                            const std::string& what, Step step) {
-  for (size_t done = 0; done < total;) {
-    const ssize_t count = step(done);
-    if (count > 0) {
-      done += static_cast<size_t>(count);
-    } else if (count == 0) {
-      return make_error(ErrorCode::unavailable,
-                        what + ": the other side closed the connection; its log says why");
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (!wait_for_socket(socket, to_write, deadline)) {
-        return make_error(ErrorCode::deadline_exceeded, what + ": no answer within the connect_limit");
-      }
-    } else if (errno != EINTR) {
-      return make_error(ErrorCode::unavailable, what + ": " + system_message(errno));
-    }
-  }
-  return {};
-}
-
-}  // namespace
-
-Result<void> read_fully(int socket, std::span<std::byte> bytes, Instant deadline, const std::string& what) {
-  return transfer_fully(socket, bytes.size(), false, deadline, what, [&](size_t done) {
-    return recv(socket, bytes.data() + done, bytes.size() - done, MSG_DONTWAIT);
-  });
-}
-
-Result<void> write_fully(int socket, std::span<const std::byte> bytes, Instant deadline,
-                         const std::string& what) {
-  return transfer_fully(socket, bytes.size(), true, deadline, what, [&](size_t done) {
-    return send(socket, bytes.data() + done, bytes.size() - done, MSG_DONTWAIT | MSG_NOSIGNAL);
-  });
-}
-
 }  // namespace tandem

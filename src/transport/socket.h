@@ -48,10 +48,4 @@ Result<Accepted> accept_connection(int listener, const std::string& address);
 // Waits until the socket is readable (or writable, or failed). False after the deadline.
 bool wait_for_socket(int socket, bool to_write, Instant deadline);
 
-// Reads or writes all bytes, waiting until the deadline. deadline_exceeded, or unavailable when the other
-// side ended; the message begins with `what`.
-Result<void> read_fully(int socket, std::span<std::byte> bytes, Instant deadline, const std::string& what);
-Result<void> write_fully(int socket, std::span<const std::byte> bytes, Instant deadline,
-                         const std::string& what);
-
 }  // namespace tandem

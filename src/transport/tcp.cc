@@ -120,6 +120,59 @@ class TcpListener final : public Listener {
   std::optional<Error> mismatch_;
 };
 
+class TcpConnecting final : public Connecting {
+ public:
+  TcpConnecting(TcpConnector connector, const Address& address, const EndpointOptions& options)
+      : connector_(std::move(connector)), whole_("tcp://" + address.rest), options_(options) {}
+
+  std::vector<pollfd> waits_for() const override {
+    if (socket_) return {{socket_.get(), POLLIN, 0}};
+    return {{connector_.socket(), POLLOUT, 0}};
+  }
+
+  Result<std::unique_ptr<Endpoint>> advance() override {
+    if (!socket_) {
+      TANDEM_ASSIGN(socket_, connector_.advance());
+      if (!socket_) return nullptr;
+      local_ = tcp_name_of_local_end(socket_.get());
+      const auto greeting = make_greeting(options_);
+      // Far below what an empty socket takes at once.
+      const ssize_t sent = send(socket_.get(), greeting.data(), greeting.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (sent != static_cast<ssize_t>(greeting.size()))
+        return failed(ErrorCode::unavailable, "the other side did not take our hello");
+    }
+    while (received_ < answer_.size()) {
+      const ssize_t got =
+          recv(socket_.get(), answer_.data() + received_, answer_.size() - received_, MSG_DONTWAIT);
+      if (got > 0) {
+        received_ += static_cast<size_t>(got);
+      } else if (got == 0) {
+        return failed(ErrorCode::unavailable, "the other side closed the connection; its log says why");
+      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        if (now() < connector_.deadline()) return nullptr;
+        return failed(ErrorCode::deadline_exceeded, "no answer within the connect_limit");
+      } else if (errno != EINTR) {
+        return failed(ErrorCode::unavailable, system_message(errno));
+      }
+    }
+    TANDEM_TRY(match_greeting(answer_, options_, local_, whole_));
+    return TcpEndpoint::create(std::move(socket_), whole_, options_);
+  }
+
+ private:
+  std::unexpected<Error> failed(ErrorCode code, const std::string& why) const {
+    return make_error(code, "handshake of " + local_ + " with " + whole_ + ": " + why);
+  }
+
+  TcpConnector connector_;
+  const std::string whole_;
+  const EndpointOptions options_;
+  UniqueFd socket_;  // connected, and has said hello
+  std::string local_;
+  std::array<std::byte, kGreetingBytes> answer_;
+  size_t received_ = 0;
+};
+
 }  // namespace
 
 Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointOptions& options) {
@@ -127,17 +180,9 @@ Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointO
   return std::make_unique<TcpListener>(std::move(listening.socket), std::move(listening.epoll), options);
 }
 
-Result<std::unique_ptr<Endpoint>> connect(const Address& address, const EndpointOptions& options) {
-  const std::string whole = "tcp://" + address.rest;
-  const Instant deadline = now() + options.connect_limit;
-  TANDEM_ASSIGN(UniqueFd socket, connect_tcp(address, deadline, options.connect_limit));
-  const std::string local = tcp_name_of_local_end(socket.get());
-  const std::string what = "handshake of " + local + " with " + whole;
-  TANDEM_TRY(write_fully(socket.get(), make_greeting(options), deadline, what));
-  std::array<std::byte, kGreetingBytes> answer;
-  TANDEM_TRY(read_fully(socket.get(), answer, deadline, what));
-  TANDEM_TRY(match_greeting(answer, options, local, whole));
-  return TcpEndpoint::create(std::move(socket), whole, options);
+Result<std::unique_ptr<Connecting>> connect(const Address& address, const EndpointOptions& options) {
+  TANDEM_ASSIGN(TcpConnector connector, TcpConnector::start(address, options.connect_limit));
+  return std::make_unique<TcpConnecting>(std::move(connector), address, options);
 }
 
 }  // namespace tandem::tcp

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "transport/address.h"
+#include "transport/connecting.h"
 #include "transport/endpoint.h"
 
 namespace tandem::tcp {
@@ -16,6 +17,6 @@ Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointO
 
 // unavailable: refused or unreachable; deadline_exceeded: no answer, naming both ends; data_loss: not this
 // protocol.
-Result<std::unique_ptr<Endpoint>> connect(const Address& address, const EndpointOptions& options);
+Result<std::unique_ptr<Connecting>> connect(const Address& address, const EndpointOptions& options);
 
 }  // namespace tandem::tcp

@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/epoll.h>
 
 #include <cerrno>
@@ -13,37 +14,6 @@ namespace tandem {
 namespace {
 
 constexpr int kBacklog = 128;
-
-// Tries one resolved address.
-Result<UniqueFd> connect_socket(const SocketAddress& target, const std::string& name, std::string_view scheme,
-                                Instant deadline, Duration limit) {
-  UniqueFd socket(::socket(target.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket)
-    return make_error(ErrorCode::resource_exhausted,
-                      "cannot connect to " + name + ": " + system_message(errno));
-  int error = 0;
-  if (::connect(socket.get(), target.get(), target.length) != 0) error = errno;
-  if (error == EINPROGRESS) {
-    if (!wait_for_socket(socket.get(), true, deadline)) {
-      const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
-      return make_error(ErrorCode::deadline_exceeded,
-                        "no answer from " + name + " to " + tcp_name_of_local_end(socket.get(), scheme) +
-                            " within " + std::to_string(milliseconds) +
-                            " ms; check the address, the network and the firewall");
-    }
-    socklen_t length = sizeof(error);
-    getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-  }
-  // A port of the ephemeral range that nobody listens at can be given to this very socket: it then talks to
-  // itself.
-  if (error == 0 && tcp_name_of_local_end(socket.get()) == tcp_name(target)) error = ECONNREFUSED;
-  if (error != 0) {
-    return make_error(ErrorCode::unavailable, "cannot connect to " + name + ": " + system_message(error) +
-                                                  "; start the peer first, or check the address");
-  }
-  set_no_delay(socket.get());
-  return socket;
-}
 
 }  // namespace
 
@@ -99,23 +69,73 @@ Result<TcpListenSocket> listen_tcp(const Address& address) {
   }
 }
 
-Result<UniqueFd> connect_tcp(const Address& address, Instant deadline, Duration limit) {
-  const std::string whole = address.scheme + "://" + address.rest;
-  TANDEM_ASSIGN(const HostPort host_port, parse_host_port(address.rest, whole));
+Result<TcpConnector> TcpConnector::start(const Address& address, Duration limit) {
+  TcpConnector connector(address, limit);
+  TANDEM_ASSIGN(const HostPort host_port, parse_host_port(address.rest, connector.whole_));
   if (host_port.host.empty() || host_port.port == 0) {
-    return make_error(ErrorCode::invalid_argument,
-                      "address \"" + whole + "\": connecting needs a host and a port that is not 0");
+    return make_error(
+        ErrorCode::invalid_argument,
+        "address \"" + connector.whole_ + "\": connecting needs a host and a port that is not 0");
   }
-  TANDEM_ASSIGN(const auto candidates, resolve(host_port, whole));
-  Result<UniqueFd> socket =
-      make_error(ErrorCode::not_found, "address " + whole + ": the host has no address");
-  for (const SocketAddress& candidate : candidates) {
-    const std::string resolved = tcp_name(candidate, address.scheme);
-    socket = connect_socket(candidate, resolved == whole ? whole : whole + " (" + resolved + ")",
-                            address.scheme, deadline, limit);
-    if (socket) break;
+  TANDEM_ASSIGN(connector.targets_, resolve(host_port, connector.whole_));
+  if (connector.targets_.empty())
+    return make_error(ErrorCode::not_found, "address " + connector.whole_ + ": the host has no address");
+  return connector;
+}
+
+// errno, or EINPROGRESS.
+int TcpConnector::begin(const SocketAddress& target) {
+  socket_ = UniqueFd(::socket(target.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket_) return errno;
+  return ::connect(socket_.get(), target.get(), target.length) == 0 ? outcome(target) : errno;
+}
+
+// Of a connect that has ended.
+int TcpConnector::outcome(const SocketAddress& target) const {
+  int error = 0;
+  socklen_t length = sizeof(error);
+  getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+  // A port of the ephemeral range that nobody listens at can be given to this very socket: it then talks to
+  // itself.
+  if (error == 0 && tcp_name_of_local_end(socket_.get()) == tcp_name(target)) return ECONNREFUSED;
+  return error;
+}
+
+Result<UniqueFd> TcpConnector::advance() {
+  for (;;) {
+    const SocketAddress& target = targets_[next_];
+    const std::string resolved = tcp_name(target, scheme_);
+    const std::string name = resolved == whole_ ? whole_ : whole_ + " (" + resolved + ")";
+    int error = 0;
+    if (!socket_) {
+      error = begin(target);
+    } else {
+      pollfd writable{socket_.get(), POLLOUT, 0};
+      error = ::poll(&writable, 1, 0) > 0 ? outcome(target) : EINPROGRESS;
+    }
+    if (error == 0) {
+      set_no_delay(socket_.get());
+      return std::move(socket_);
+    }
+    if (error == EINPROGRESS && now() < deadline_) return UniqueFd();
+    if (error == EINPROGRESS) {
+      const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit_).count();
+      return make_error(ErrorCode::deadline_exceeded,
+                        "no answer from " + name + " to " + tcp_name_of_local_end(socket_.get(), scheme_) +
+                            " within " + std::to_string(milliseconds) +
+                            " ms; check the address, the network and the firewall");
+    }
+    const bool out_of_descriptors = !socket_;
+    socket_.reset();
+    if (out_of_descriptors) {
+      return make_error(ErrorCode::resource_exhausted,
+                        "cannot connect to " + name + ": " + system_message(error));
+    }
+    if (++next_ == targets_.size()) {
+      return make_error(ErrorCode::unavailable, "cannot connect to " + name + ": " + system_message(error) +
+                                                    "; start the peer first, or check the address");
+    }
   }
-  return socket;
 }
 
 }  // namespace tandem

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "transport/address.h"
+#include "transport/socket.h"
 #include "transport/unique_fd.h"
 
 namespace tandem {
@@ -16,9 +17,35 @@ struct TcpListenSocket {
 // system says.
 Result<TcpListenSocket> listen_tcp(const Address& address);
 
-// A connected non-blocking socket. Blocks until the deadline; `limit` is what the message names. unavailable:
-// nobody listens there; deadline_exceeded: no answer.
-Result<UniqueFd> connect_tcp(const Address& address, Instant deadline, Duration limit);
+// A socket that is being connected to one after the other of a host's addresses. One thread.
+class TcpConnector {
+ public:
+  // Asks the resolver. `limit` begins now.
+  static Result<TcpConnector> start(const Address& address, Duration limit);
+
+  // The connected non-blocking socket, or none yet: wait until `socket` is writable. unavailable: nobody
+  // listens there; deadline_exceeded: no answer within the limit.
+  Result<UniqueFd> advance();
+  int socket() const { return socket_.get(); }
+  Instant deadline() const { return deadline_; }
+
+ private:
+  TcpConnector(const Address& address, Duration limit)
+      : scheme_(address.scheme),
+        whole_(address.scheme + "://" + address.rest),
+        limit_(limit),
+        deadline_(now() + limit) {}
+  int begin(const SocketAddress& target);
+  int outcome(const SocketAddress& target) const;
+
+  std::string scheme_;
+  std::string whole_;
+  Duration limit_;
+  Instant deadline_;
+  std::vector<SocketAddress> targets_;
+  size_t next_ = 0;  // the target that is being tried
+  UniqueFd socket_;
+};
 
 // Closing this socket says so at once, by a reset. For a peer that is silent: packets may be lost in its
 // direction to us only, and then an end in order would wait behind what it could not acknowledge.

@@ -6,8 +6,10 @@
 #include <sys/wait.h>
 
 #include <array>
+#include <atomic>
 #include <random>
 
+#include "transport/connecting.h"
 #include "transport/endpoint_test_util.h"
 #include "transport/hello.h"
 #include "transport/socket.h"
@@ -55,7 +57,7 @@ UniqueFd raw_connect(const std::string& address) {
 
 void raw_send(const UniqueFd& socket, std::span<const std::byte> bytes) {
   // What the other side did not want to read any more is no failure of the test.
-  [[maybe_unused]] const auto sent = write_fully(socket.get(), bytes, now() + kPatience, "test");
+  [[maybe_unused]] const auto sent = write_fully(socket.get(), bytes);
 }
 
 class TcpTest : public testing::Test {
@@ -209,7 +211,7 @@ TEST_F(TcpTest, AnotherVersionIsRefusedByNameOnBothSides) {
   raw_send(socket, bytes);
   EXPECT_EQ(accept_one(*listener_, std::chrono::milliseconds(50)), nullptr);
   std::vector<std::byte> answer(bytes.size());
-  ASSERT_TRUE(read_fully(socket.get(), answer, now() + kPatience, "test"));  // told what this side speaks
+  ASSERT_TRUE(read_fully(socket.get(), answer));  // told what this side speaks
   const auto refused =
       match_hello(small_options(), "here", std::span(bytes).subspan(TcpFrameLayout::kHeaderBytes), "there");
   ASSERT_FALSE(refused);
@@ -251,6 +253,37 @@ TEST_F(TcpTest, ConnectingToSomethingElseIsRefusedByName) {
   EXPECT_NE(wrong.error().message.find(address), std::string::npos) << wrong.error().message;
   EXPECT_NE(wrong.error().message.find("handshake of tcp://127.0.0.1:"), std::string::npos)
       << wrong.error().message;
+}
+
+TEST_F(TcpTest, ConnectingToWhoNeverAnswersEndsAtItsLimitOrAtAStop) {
+  const auto mute = listen_tcp({"tcp", "127.0.0.1:0"});
+  ASSERT_TRUE(mute);
+  const std::string rest = tcp_name_of_local_end(mute->socket.get()).substr(6);
+  for (const std::string scheme : {"tcp", "ucx"}) {
+    const std::string address = scheme + "://" + rest;
+    EndpointOptions options = small_options();
+    options.connect_limit = std::chrono::hours(1);
+    auto connecting = start_connecting(address, options);
+    ASSERT_TRUE(connecting) << connecting.error().message;
+    for (int i = 0; i < 100; ++i) {
+      const auto connected = (*connecting)->advance();
+      ASSERT_TRUE(connected) << connected.error().message;
+      EXPECT_EQ(*connected, nullptr);
+    }
+    const std::atomic<bool> stop = true;
+    const auto stopped = connect(address, options, stop);
+    ASSERT_FALSE(stopped);
+    EXPECT_EQ(stopped.error().code, ErrorCode::cancelled) << stopped.error().message;
+
+    options.connect_limit = std::chrono::milliseconds(50);
+    const auto late = connect(address, options);
+    ASSERT_FALSE(late);
+    EXPECT_EQ(late.error().code, ErrorCode::deadline_exceeded);
+    const std::string both = "handshake of " + scheme + "://127.0.0.1:";
+    EXPECT_TRUE(late.error().message.starts_with(both)) << late.error().message;
+    EXPECT_NE(late.error().message.find(" with " + address + ": no answer"), std::string::npos)
+        << late.error().message;
+  }
 }
 
 TEST_F(TcpTest, AddressesThatCannotWorkAreRefusedByName) {

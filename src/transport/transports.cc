@@ -43,11 +43,30 @@ Result<std::unique_ptr<Listener>> listen(const std::string& address, const Endpo
   return transport->listen(parsed, options);
 }
 
-Result<std::unique_ptr<Endpoint>> connect(const std::string& address, const EndpointOptions& options) {
+Result<std::unique_ptr<Connecting>> start_connecting(const std::string& address,
+                                                     const EndpointOptions& options) {
   TANDEM_TRY(validate(options));
   TANDEM_ASSIGN(const Address parsed, parse_address(address));
   TANDEM_ASSIGN(const Transport* transport, find_transport(parsed));
   return transport->connect(parsed, options);
+}
+
+Result<std::unique_ptr<Endpoint>> connect(const std::string& address, const EndpointOptions& options,
+                                          const std::atomic<bool>& stop) {
+  TANDEM_ASSIGN(const auto connecting, start_connecting(address, options));
+  for (;;) {
+    auto endpoint = connecting->advance();
+    if (!endpoint || *endpoint != nullptr) return endpoint;
+    if (stop.load()) return make_error(ErrorCode::cancelled, "connecting to " + address + ": stopped");
+    std::vector<pollfd> wanted = connecting->waits_for();
+    ::poll(wanted.data(), wanted.size(),
+           static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(kConnectingPause).count()));
+  }
+}
+
+Result<std::unique_ptr<Endpoint>> connect(const std::string& address, const EndpointOptions& options) {
+  const std::atomic<bool> never = false;
+  return connect(address, options, never);
 }
 
 }  // namespace tandem

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "transport/address.h"
+#include "transport/connecting.h"
 #include "transport/endpoint.h"
 
 namespace tandem {
@@ -17,7 +18,7 @@ struct Transport {
   std::string_view form;     // "tcp://host:port"
   std::string_view purpose;  // one line for doctor and help
   Result<std::unique_ptr<Listener>> (*listen)(const Address& address, const EndpointOptions& options);
-  Result<std::unique_ptr<Endpoint>> (*connect)(const Address& address, const EndpointOptions& options);
+  Result<std::unique_ptr<Connecting>> (*connect)(const Address& address, const EndpointOptions& options);
 };
 
 std::span<const Transport> transports();

@@ -3,7 +3,7 @@
 #include <poll.h>
 #include <sys/epoll.h>
 
-#include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -93,6 +93,45 @@ class UcxListener final : public Listener {
   std::optional<Error> mismatch_;
 };
 
+class UcxConnecting final : public Connecting {
+ public:
+  UcxConnecting(TcpConnector connector, const Address& address, const EndpointOptions& options)
+      : connector_(std::move(connector)), whole_("ucx://" + address.rest), options_(options) {}
+
+  std::vector<pollfd> waits_for() const override {
+    if (!handshake_) return {{connector_.socket(), POLLOUT, 0}};
+    if (handshake_->ucx_fd() < 0) return {{handshake_->socket(), POLLIN, 0}};
+    // Heartbeats of an impatient peer stay in the socket until there is an endpoint: only its end wakes.
+    const short socket_events = handshake_->wiring() ? POLLRDHUP : POLLIN;
+    return {{handshake_->socket(), socket_events, 0}, {handshake_->ucx_fd(), POLLIN, 0}};
+  }
+
+  Result<std::unique_ptr<Endpoint>> advance() override {
+    if (!handshake_) {
+      TANDEM_ASSIGN(UniqueFd socket, connector_.advance());
+      if (!socket) return nullptr;
+      local_ = tcp_name_of_local_end(socket.get(), "ucx");
+      handshake_.emplace(std::move(socket), local_, whole_, options_);
+    }
+    const auto step = handshake_->advance();
+    if (!step) {
+      return make_error(step.error().code,
+                        step.error().code == ErrorCode::invalid_argument
+                            ? step.error().message
+                            : "handshake of " + local_ + " with " + whole_ + ": " + step.error().message);
+    }
+    if (*step == UcxHandshake::Step::waits) return nullptr;
+    return std::move(*handshake_).finish();
+  }
+
+ private:
+  TcpConnector connector_;
+  const std::string whole_;
+  const EndpointOptions options_;
+  std::string local_;
+  std::optional<UcxHandshake> handshake_;
+};
+
 }  // namespace
 
 Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointOptions& options) {
@@ -101,26 +140,10 @@ Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointO
   return std::make_unique<UcxListener>(std::move(listening), options);
 }
 
-Result<std::unique_ptr<Endpoint>> connect(const Address& address, const EndpointOptions& options) {
+Result<std::unique_ptr<Connecting>> connect(const Address& address, const EndpointOptions& options) {
   TANDEM_TRY(UcxLibrary::get());
-  const std::string whole = "ucx://" + address.rest;
-  TANDEM_ASSIGN(UniqueFd socket, connect_tcp(address, now() + options.connect_limit, options.connect_limit));
-  const std::string local = tcp_name_of_local_end(socket.get(), "ucx");
-  UcxHandshake handshake(std::move(socket), local, whole, options);
-  for (;;) {
-    const auto step = handshake.advance();
-    if (!step) {
-      return make_error(step.error().code,
-                        step.error().code == ErrorCode::invalid_argument
-                            ? step.error().message
-                            : "handshake of " + local + " with " + whole + ": " + step.error().message);
-    }
-    if (*step == UcxHandshake::Step::done) return std::move(handshake).finish();
-    pollfd wanted[] = {{handshake.socket(), POLLIN, 0}, {handshake.ucx_fd(), POLLIN, 0}};
-    // A heartbeat of an impatient peer keeps the socket readable: looking every millisecond is enough then.
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(handshake.deadline() - now()).count();
-    ::poll(wanted, handshake.ucx_fd() >= 0 ? 2 : 1, static_cast<int>(std::clamp<int64_t>(left, 1, 100)));
-  }
+  TANDEM_ASSIGN(TcpConnector connector, TcpConnector::start(address, options.connect_limit));
+  return std::make_unique<UcxConnecting>(std::move(connector), address, options);
 }
 
 }  // namespace tandem::ucx

@@ -9,11 +9,12 @@
 #pragma once
 
 #include "transport/address.h"
+#include "transport/connecting.h"
 #include "transport/endpoint.h"
 
 namespace tandem::ucx {
 
 Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointOptions& options);
-Result<std::unique_ptr<Endpoint>> connect(const Address& address, const EndpointOptions& options);
+Result<std::unique_ptr<Connecting>> connect(const Address& address, const EndpointOptions& options);
 
 }  // namespace tandem::ucx

@@ -35,8 +35,9 @@ class UcxHandshake {
   // UCX's descriptor, to be waited for beside the socket; -1 before there is one. Readable again after
   // advance.
   int ucx_fd() const { return connection_ ? connection_->ucx_fd() : -1; }
+  // Only UCX's part is left.
+  bool wiring() const { return phase_ == Phase::wiring; }
   const std::string& peer() const { return peer_; }
-  Instant deadline() const { return deadline_; }
 
  private:
   enum class Phase { greeting, address, wiring };

@@ -19,7 +19,7 @@ std::pair<UniqueFd, UniqueFd> connection(const std::string& host) {
   auto listening = listen_tcp({"ucx", host + ":0"});
   EXPECT_TRUE(listening) << listening.error().message;
   const std::string address = tcp_name_of_local_end(listening->socket.get(), "ucx");
-  auto connected = connect_tcp({"ucx", address.substr(6)}, now() + kPatience, kPatience);
+  auto connected = connect_patiently({"ucx", address.substr(6)});
   EXPECT_TRUE(connected) << connected.error().message;
   EXPECT_TRUE(wait_for_socket(listening->socket.get(), false, now() + kPatience));
   auto accepted = accept_connection(listening->socket.get(), address);

@@ -223,7 +223,7 @@ class LiarTest : public testing::Test, private UcxWorker::Events {
     auto listener = listen("ucx://127.0.0.1:0", options_);
     ASSERT_TRUE(listener) << listener.error().message;
     listener_ = std::move(*listener);
-    auto socket = connect_tcp({"ucx", listener_->address().substr(6)}, now() + kPatience, kPatience);
+    auto socket = connect_patiently({"ucx", listener_->address().substr(6)});
     ASSERT_TRUE(socket) << socket.error().message;
     socket_ = std::move(*socket);
     auto worker = UcxWorker::create(*this, 4, {"lo", false});
@@ -246,9 +246,7 @@ class LiarTest : public testing::Test, private UcxWorker::Events {
   static void seal(std::vector<std::byte>& frame) {
     store_little_endian<uint32_t>(&frame[16], crc32(std::span(frame).subspan(20)));
   }
-  void write(std::span<const std::byte> bytes) {
-    ASSERT_TRUE(write_fully(socket_.get(), bytes, now() + kPatience, "liar"));
-  }
+  void write(std::span<const std::byte> bytes) { ASSERT_TRUE(write_fully(socket_.get(), bytes)); }
   // Greets and sends this address.
   void introduce(const std::vector<std::byte>& address) {
     write(make_greeting(options_, Carrier::ucx));
@@ -274,12 +272,12 @@ class LiarTest : public testing::Test, private UcxWorker::Events {
     EXPECT_EQ(accept_one(*listener_, std::chrono::milliseconds(50)),
               nullptr);  // it answers, and waits for UCX
     std::vector<std::byte> answer(kGreetingBytes + TcpFrameLayout::kHeaderBytes);
-    ASSERT_TRUE(read_fully(socket_.get(), answer, now() + kPatience, "liar"));
+    ASSERT_TRUE(read_fully(socket_.get(), answer));
     const auto header = TcpFrameLayout::decode(
         std::span(answer).subspan(kGreetingBytes).first<TcpFrameLayout::kHeaderBytes>());
     ASSERT_TRUE(header);
     std::vector<std::byte> body(header->value);
-    ASSERT_TRUE(read_fully(socket_.get(), body, now() + kPatience, "liar"));
+    ASSERT_TRUE(read_fully(socket_.get(), body));
     ASSERT_TRUE(worker_->connect(std::span(body).subspan(8)));
     say({UcxFrameKind::hello, Channel::control, 0, 0, {}, 0}, 0);
     for (const Instant end = now() + kPatience; now() < end && !endpoint_;) {

@@ -8,7 +8,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <thread>
 
 #include "transport/system_error.h"
 
@@ -102,27 +101,19 @@ UnixListenSocket::~UnixListenSocket() {
   if (info.st_dev == device_ && info.st_ino == inode_) unlink(path_.c_str());
 }
 
-Result<UniqueFd> connect_unix(const std::string& path, Instant deadline) {
+Result<UniqueFd> connect_unix(const std::string& path) {
   TANDEM_ASSIGN(const sockaddr_un address, socket_address(path));
   TANDEM_ASSIGN(UniqueFd socket, new_socket());
-  for (;;) {
-    const int error = connect_once(socket.get(), address);
-    if (error == 0) return socket;
-    const std::string name = "shm://" + path;
-    if (error == EAGAIN || error == EINTR) {  // a full backlog cannot be waited for with poll
-      if (now() >= deadline) {
-        return make_error(ErrorCode::deadline_exceeded,
-                          name + " has a full backlog; the peer does not accept");
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      continue;
-    }
-    const std::string why = error == ENOENT         ? "nothing is there"
-                            : error == ECONNREFUSED ? "left over by a process that ended"
-                                                    : system_message(error);
-    return make_error(ErrorCode::unavailable,
-                      "cannot connect to " + name + ": " + why + "; start the peer first, or check the path");
-  }
+  const int error = connect_once(socket.get(), address);
+  if (error == 0) return socket;
+  const std::string name = "shm://" + path;
+  if (error == EAGAIN || error == EINTR)
+    return make_error(ErrorCode::would_block, name + " has a full backlog; the peer does not accept");
+  const std::string why = error == ENOENT         ? "nothing is there"
+                          : error == ECONNREFUSED ? "left over by a process that ended"
+                                                  : system_message(error);
+  return make_error(ErrorCode::unavailable,
+                    "cannot connect to " + name + ": " + why + "; start the peer first, or check the path");
 }
 
 Result<UnixPeer> unix_peer(int socket) {

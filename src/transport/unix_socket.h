@@ -37,9 +37,9 @@ class UnixListenSocket {
   ino_t inode_ = 0;
 };
 
-// A connected non-blocking socket. unavailable: nothing lives at the path; deadline_exceeded: its backlog
-// stays full.
-Result<UniqueFd> connect_unix(const std::string& path, Instant deadline);
+// A connected non-blocking socket. unavailable: nothing lives at the path; would_block: its backlog is full,
+// which poll does not wait for.
+Result<UniqueFd> connect_unix(const std::string& path);
 
 struct UnixPeer {
   pid_t pid = 0;
