@@ -28,6 +28,16 @@ DEEPSEEK_V3 = {**DEEPSEEK, "architectures": ["DeepseekV3ForCausalLM"], "model_ty
 QWEN3 = {**COMMON, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "rms_norm_eps": 1e-6,
          "rope_theta": 1000000.0, "rope_scaling": None, "max_position_embeddings": 4096, "max_window_layers": 3,
          "sliding_window": None, "use_sliding_window": False, "output_router_logits": False, "router_aux_loss_coef": 0.001}
+# Released configs write a ratio for each layer and each draft stage; layers with a ratio use compress_rope_theta and YaRN, the
+# others rope_theta alone.
+DEEPSEEK_V4 = {**COMMON, "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "vocab_size": 64,
+               "hidden_size": 20, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32, "qk_rope_head_dim": 16,
+               "q_lora_rank": 16, "o_lora_rank": 12, "index_head_dim": 24, "n_shared_experts": 1,
+               "num_experts_per_tok": 3, "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6, "rms_norm_eps": 1e-6,
+               "rope_theta": 10000.0, "compress_rope_theta": 160000.0, "scoring_func": "sqrtsoftplus",
+               "topk_method": "noaux_tc", "norm_topk_prob": True, "num_nextn_predict_layers": 1, "swiglu_limit": 10.0,
+               "max_position_embeddings": 2048}
+YARN_V4 = {"type": "yarn", "factor": 16, "original_max_position_embeddings": 64, "beta_fast": 32, "beta_slow": 1}
 
 # name → (class prefix in transformers, config.json)
 FAMILIES = {
@@ -68,15 +78,33 @@ FAMILIES = {
         "max_position_embeddings": 4096, "tie_word_embeddings": True, "embedding_multiplier": 3.0,
         "attention_multiplier": 0.0625, "residual_multiplier": 0.7, "logits_scaling": 1.5, "output_router_logits": False,
         "router_aux_loss_coef": 0.0}),
+    # All kinds of layers; an indexer that leaves entries out from position 68 on.
+    "deepseek_v4": ("DeepseekV4", {
+        **DEEPSEEK_V4, "num_hidden_layers": 4, "compress_ratios": [0, 4, 128, 4, 0], "num_hash_layers": 2, "o_groups": 2,
+        "index_n_heads": 8, "index_head_dim": 32, "index_topk": 16, "sliding_window": 24, "n_routed_experts": 6, "moe_intermediate_size": 8,
+        "routed_scaling_factor": 1.5, "rope_scaling": YARN_V4}),
+    # As the larger release begins: HCA first; every entry is seen, sizes that no tile divides, a clamp that is felt.
+    "deepseek_v4_pro": ("DeepseekV4", {
+        **DEEPSEEK_V4, "num_hidden_layers": 3, "compress_ratios": [128, 128, 4, 0], "num_hash_layers": 1, "o_groups": 3,
+        "hidden_size": 28, "num_attention_heads": 6, "head_dim": 24, "q_lora_rank": 20, "index_n_heads": 3,
+        "index_topk": 512, "sliding_window": 40, "n_routed_experts": 6, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 12, "routed_scaling_factor": 2.5, "swiglu_limit": 1.0, "rms_norm_eps": 1e-4,
+        "rope_scaling": YARN_V4}),
 }
 
 SHARDED = {"deepseek_v2": 3, "mixtral": 2}     # family → number of safetensors files; the others have one
+# Lengths of the prompts and steps of the greedy continuations; the others have PROMPT_LENGTHS and GREEDY_STEPS. Past the window,
+# past index_topk entries of 4 tokens, and past entries of 128, in the prompt and while decoding.
+PROMPTS = {"deepseek_v4": ((1, 9, 100, 200), 64), "deepseek_v4_pro": ((1, 127, 210), 64)}
+TRANSFORMERS_NAMES = {"deepseek_v4_pro"}       # saved as transformers does it; released names elsewhere
 BF16_BIAS = {"moonlight"}                      # selection bias stored as bf16; float32 elsewhere
 
 
 def dense_layers(config):
     """Layer numbers without experts, worked out from the config as upstream does."""
     layers = range(config["num_hidden_layers"])
+    if config["model_type"] == "deepseek_v4":
+        return []
     if "first_k_dense_replace" in config:
         return [i for i in layers if i < config["first_k_dense_replace"]]
     step, only = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers", [])

@@ -10,21 +10,24 @@ import argparse
 import copy
 import json
 import math
+import re
 import shutil
+import tempfile
 import warnings
 from pathlib import Path
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
-from fixture_families import BF16_BIAS, FAMILIES, SHARDED, dense_layers
+from fixture_families import BF16_BIAS, FAMILIES, PROMPTS, SHARDED, TRANSFORMERS_NAMES, dense_layers
 
 SEED = 7
 PROMPT_LENGTHS = (1, 7, 33, 70)
 GREEDY_STEPS = 32
 TOKEN_MARGIN = 1e-2    # best minus second logit at every greedy step
 ROUTER_MARGIN = 2e-4   # last chosen minus first dropped score, also between groups; float32 engines differ by about 1e-6
+INDEX_MARGIN = 1e-4    # the indexer's: lowest score taken minus highest left out
 DISTINCT_TOKENS = 8    # a greedy run that falls into a short loop tests little
 
 
@@ -37,8 +40,16 @@ def make_config(prefix, config):
 def randomise(model, config, generator):
     """Lively weights: no norm is 1, no bias is 0, attention is not uniform, routers have opinions."""
     uniform = lambda shape, low, high: torch.rand(shape, generator=generator) * (high - low) + low
-    tensors = [(n, t) for n, t in model.named_parameters()] + [(n, b) for n, b in model.named_buffers() if "correction" in n]
+    tensors = [(n, t) for n, t in model.named_parameters()]
+    tensors += [(n, b) for n, b in model.named_buffers() if "correction" in n or "tid2eid" in n]
     for name, tensor in tensors:
+        if "tid2eid" in name:  # ids of a token are drawn with replacement: some tokens name an expert twice
+            tensor.data.copy_(torch.randint(config["n_routed_experts"], tensor.shape, generator=generator))
+            continue
+        if config["model_type"] == "deepseek_v4" and is_float32(name):
+            gain = tensor.shape[-1] ** -0.5 if name.endswith("fn") else 1.0
+            tensor.data.copy_(torch.randn(tensor.shape, generator=generator) * gain)
+            continue
         if "correction_bias" in name:
             value = uniform(tensor.shape, 0.05, 0.6)
         elif "norm" in name:
@@ -57,9 +68,29 @@ def randomise(model, config, generator):
         tensor.data.copy_(value.bfloat16())
 
 
+def is_float32(name):
+    """DeepSeek-V4's tensors that are float32 in released files, by the names of transformers."""
+    return any(part in name for part in ("_hc.", "hc_head.", "position_bias", "sinks", "correction_bias"))
+
+
+def deepseek_v4_state(model, released_names):
+    """The state of a DeepSeek-V4 in the dtypes of released files, under their names or those that transformers saves."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        tensors = {}
+        for file in sorted(Path(folder).glob("*.safetensors")):
+            tensors.update(load_file(file))
+    if released_names:
+        renamed = [(r"^model\.", ""), (r"^embed_tokens\.", "embed."), (r"^hc_head\.hc_", "hc_head_"), (r"\.attn\.norm\.", ".attn.kv_norm.")]
+        for pattern, name in renamed:
+            tensors = {re.sub(pattern, name, key): value for key, value in tensors.items()}
+    wide = re.compile(r"(^|\.)hc_|\.ape$|\.attn_sink$|\.gate\.bias$|\.tid2eid$")
+    return {key: value.contiguous() if wide.search(key) else value.bfloat16().contiguous() for key, value in tensors.items()}
+
+
 def save_model(model, name, config, folder):
-    tensors = {}
-    for key, value in model.state_dict().items():
+    tensors = deepseek_v4_state(model, name not in TRANSFORMERS_NAMES) if config["model_type"] == "deepseek_v4" else {}
+    for key, value in model.state_dict().items() if not tensors else ():
         if key == "lm_head.weight" and config["tie_word_embeddings"]:
             continue
         wide = "correction_bias" in key and name not in BF16_BIAS
@@ -103,10 +134,14 @@ class RouterTap:
 
     def __init__(self, model, config):
         self.config, self.chosen, self.margin = config, {}, math.inf
-        self.bias_matters = self.groups_matter = 0
+        self.bias_matters = self.groups_matter = self.index_matters = 0
+        self.index_margin = math.inf
         for index, layer in enumerate(model.model.layers):
             block = layer.mlp if hasattr(layer, "mlp") else layer.block_sparse_moe
             router = getattr(block, "gate", None) or getattr(block, "router", None)
+            indexer = getattr(getattr(layer.self_attn, "compressor", None), "indexer", None)
+            if indexer is not None:
+                indexer.scorer.register_forward_hook(lambda module, inputs, output: self.record_index(output[0]))
             if router is not None:
                 router.register_forward_hook(lambda module, inputs, output, index=index: self.record(index, module, inputs, output))
 
@@ -134,6 +169,16 @@ class RouterTap:
             if choice is not scores:
                 self.bias_matters += int((self.top(scores, k) != self.top(plain, k)).any(1).sum())
             assert (self.top(choice, k) == ids.sort(-1).values).all()
+        elif c["model_type"] == "deepseek_v4":
+            _, weights, ids = output
+            scores = torch.nn.functional.softplus(logits).sqrt()
+            if hasattr(module, "tid2eid"):  # nothing hangs on rounding; a row may name an expert twice
+                order = ids.argsort(dim=-1, stable=True)
+                self.chosen[index] = (ids.gather(1, order).int(), weights.gather(1, order).float())
+                return
+            choice = scores + module.e_score_correction_bias
+            self.bias_matters += int((self.top(scores, k) != self.top(choice, k)).any(1).sum())
+            assert (self.top(choice, k) == ids.sort(-1).values).all()
         else:
             choice = logits.softmax(-1)
             weights, ids = choice.topk(k, -1)
@@ -142,6 +187,14 @@ class RouterTap:
         self.note_margin(choice.sort(-1, descending=True).values, k)
         order = ids.argsort(-1)
         self.chosen[index] = (ids.gather(1, order).int(), weights.gather(1, order).float())
+
+    def record_index(self, scores):
+        """Scores [tokens, entries] of every entry; a token sees those that are complete."""
+        k = self.config["index_topk"]
+        for token in range(4 * (k + 1) - 1, len(scores)):
+            best = scores[token, :(token + 1) // 4].sort(descending=True).values
+            self.index_margin = min(self.index_margin, (best[k - 1] - best[k]).item())
+            self.index_matters += 1
 
     @staticmethod
     def top(scores, k):
@@ -152,21 +205,21 @@ class RouterTap:
 
 
 @torch.no_grad()
-def try_prompt(model, tap, ids):
+def try_prompt(model, tap, ids, greedy_steps):
     """The reference outputs for one prompt, or None where a near tie makes them unfair."""
-    tap.margin = math.inf
+    tap.margin = tap.index_margin = math.inf
     prefill = model(ids.unsqueeze(0), use_cache=False).logits[0]
     routers = dict(tap.chosen)
     tokens, rows = [], []
     sequence, logits = ids, prefill
-    for step in range(GREEDY_STEPS):
+    for step in range(greedy_steps):
         best = logits[-1].topk(2)
-        if best.values[0] - best.values[1] < TOKEN_MARGIN or tap.margin < ROUTER_MARGIN:
+        if best.values[0] - best.values[1] < TOKEN_MARGIN or tap.margin < ROUTER_MARGIN or tap.index_margin < INDEX_MARGIN:
             return None
         rows.append(logits[-1])
         tokens.append(best.indices[0])
         sequence = torch.cat((sequence, tokens[-1].view(1)))
-        if step + 1 < GREEDY_STEPS:
+        if step + 1 < greedy_steps:
             logits = model(sequence.unsqueeze(0), use_cache=False).logits[0]
     if len(set(map(int, tokens))) < DISTINCT_TOKENS:
         return None
@@ -178,6 +231,7 @@ def try_prompt(model, tap, ids):
 
 def make_family(name, output):
     prefix, config = FAMILIES[name]
+    lengths, greedy_steps = PROMPTS.get(name, (PROMPT_LENGTHS, GREEDY_STEPS))
     folder = output / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -189,9 +243,9 @@ def make_family(name, output):
     model = load_reference(prefix, config, folder)
     tap = RouterTap(model, config)
     tensors, prompts = {}, []
-    for number, length in enumerate(PROMPT_LENGTHS):
+    for number, length in enumerate(lengths):
         for attempt in range(500):
-            result = try_prompt(model, tap, torch.randint(2, config["vocab_size"], (length,), generator=generator))
+            result = try_prompt(model, tap, torch.randint(2, config["vocab_size"], (length,), generator=generator), greedy_steps)
             if result:
                 break
         assert result, f"{name}: no fair prompt of length {length}; change SEED"
@@ -203,13 +257,16 @@ def make_family(name, output):
         assert tap.groups_matter > 0
     if config.get("topk_method") == "noaux_tc":
         assert tap.bias_matters > 0
+    if config["model_type"] == "deepseek_v4":
+        assert (tap.index_matters > 0) == (4 * config["index_topk"] < max(lengths))
     used = {layer: torch.cat([tensors[f"prompt.{n}.layer.{layer}.router_ids"] for n in range(len(prompts))]).unique().numel()
             for layer in moe_layers}
     save_file(tensors, str(folder / "parity.safetensors"))
     parity = {"family": name, "reference": f"transformers {transformers.__version__}, float32, eager attention",
               "seed": SEED, "vocab_size": config["vocab_size"], "top_k": config["num_experts_per_tok"],
-              "moe_layers": moe_layers, "greedy_steps": GREEDY_STEPS, "prompts": prompts,
+              "moe_layers": moe_layers, "greedy_steps": greedy_steps, "prompts": prompts,
               "token_margin": TOKEN_MARGIN, "router_margin": ROUTER_MARGIN,
+              **({"index_margin": INDEX_MARGIN} if tap.index_matters else {}),
               "experts_used": used}
     (folder / "parity.json").write_text(json.dumps(parity, indent=2) + "\n")
     size = sum(f.stat().st_size for f in folder.iterdir())
@@ -230,6 +287,11 @@ def main():
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     for name in args.families or FAMILIES:
+        if not hasattr(transformers, f"{FAMILIES[name][0]}Config"):
+            print(f"{name}: transformers {transformers.__version__} has no {FAMILIES[name][0]}; see tools/README.md", flush=True)
+            if args.families:
+                raise SystemExit(1)
+            continue
         make_family(name, args.output)
 
 
