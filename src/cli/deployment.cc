@@ -125,6 +125,7 @@ std::vector<std::string> attention_arguments(const Settings& settings, const std
        "--kv-cache-tokens=" + std::to_string(serving.kv_cache_tokens),
        "--max-queue=" + std::to_string(serving.max_queue), "--micro-batches=" + settings.afd.micro_batches,
        "--micro-batch-split=" + settings.afd.micro_batch_split,
+       "--qat-simulation=" + std::string(bool_text(settings.engine.qat_simulation)),
        "--connect-timeout-s=" + std::to_string(settings.afd.connect_timeout_s)},
       settings, threads);
 }

@@ -162,7 +162,8 @@ struct EngineHost::Impl {
   }
 
   Status start_worker(const Settings& settings, const std::vector<int32_t>& eos_token_ids) {
-    TANDEM_ASSIGN(Model created, Model::create(config, weights));
+    TANDEM_ASSIGN(Model created,
+                  Model::create(config, weights, {.qat_simulation = settings.engine.qat_simulation}));
     model = std::make_unique<Model>(std::move(created));
     const std::span<const StateGroupSpec> groups = model->state_groups();
     TANDEM_ASSIGN(const std::vector<uint32_t> sizes, pool_sizes(settings, config, groups));

@@ -32,6 +32,9 @@ OptionSet Settings::declare() {
   set.boolean(
       "engine.balanced_routing", engine.balanced_routing,
       "For benchmarks only: rows take experts in turn, whatever their gate says; the answers mean nothing.");
+  set.boolean(
+      "engine.qat_simulation", engine.qat_simulation,
+      "DeepSeek-V4: round keys, entries and the indexer's vectors to fp8 and fp4 as in its training.");
   set.integer(
       "engine.threads", engine.threads, 0, 1024,
       "Compute threads of this process; 0: the CPU budget, shared out by `up`. Where a CPU is left for each "

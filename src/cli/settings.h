@@ -15,6 +15,7 @@ struct EngineSettings {
   std::string weights = "auto";        // auto | dequantized
   bool deterministic = false;
   bool balanced_routing = false;  // benchmarks only
+  bool qat_simulation = false;
   int64_t threads = 0;            // 0: what the CPU budget allows
   std::string log_level = "info";
 };

@@ -14,6 +14,23 @@
 
 namespace tandem {
 
+// Rounding that the model saw in training, where keys and entries were to be stored in few bits. In place, on
+// float32; with `narrow` values are bf16 before and after.
+//   fp8           blocks of 64 values: e4m3 times the smallest power of two s with |x| <= 448 s, s >= 2^-22
+//   hadamard_fp4  multiplied by the Hadamard matrix of that many values (Sylvester's order, times
+//                 size^-1/2; a power of two), then in blocks of 32: e2m1 times the smallest power of two s
+//                 with |x| <= 6 s
+// A block with infinity or NaN stays as it is.
+enum class TrainedRounding : uint8_t { none, fp8, hadamard_fp4 };
+
+struct TrainedRoundingArgs {
+  float* x = nullptr;  // [rows, heads, ...], the first `cols` values of each head
+  size_t row_stride = 0, head_stride = 0;
+  uint32_t rows = 0, heads = 0, cols = 0;
+  TrainedRounding kind = TrainedRounding::none;
+  bool narrow = false;
+};
+
 // Makes the entries that the rows complete (those with (position + 1) % ratio == 0; other rows do nothing):
 // softmax over the pooled tokens of each channel's scores, the weighted sum of their keys, RMS norm, rotation
 // of the last rope_dim values, rounding to the dtype of the cache. All of it float32; where entries are bf16
@@ -36,6 +53,8 @@ struct CompressArgs {
   uint32_t rope_dim = 0;           // interleaved pairs
   uint32_t ratio = 0, dim = 0;     // dim <= kMostEntryDim
   bool overlap = false;
+  // Before they are stored; fp8: all but the rotated values.
+  TrainedRounding rounding = TrainedRounding::none;
 };
 inline constexpr uint32_t kMostEntryDim = 4096;
 

@@ -187,6 +187,82 @@ TEST_P(CompressedTest, CompressReadsWhatIsRetainedOnly) {
   for (uint32_t d = 0; d < dim; ++d) EXPECT_NEAR(entries.values().get(entries.at(11, d)), 1.0f, 1e-4);
 }
 
+double scale_of(double most, double range, double least) {
+  return std::max(std::exp2(std::ceil(std::log2(most / range))), least);
+}
+// The nearest multiple of what the format's spacing is at |x|, ties to even.
+double nearest(double x, int mantissa_bits, int least_exponent) {
+  const double magnitude = std::fabs(x);
+  const int exponent = magnitude == 0
+                           ? least_exponent
+                           : std::max(static_cast<int>(std::floor(std::log2(magnitude))), least_exponent);
+  const double step = std::exp2(exponent - mantissa_bits);
+  return std::copysign(std::nearbyint(magnitude / step) * step, x);
+}
+
+TEST_P(CompressedTest, TrainedRoundingAgreesWithFloat64) {
+  for (const float size : {1e-6f, 1.0f, 3e4f}) {
+    const uint32_t rows = 5, heads = 3, cols = 64, head_stride = 70, row_stride = heads * head_stride + 9;
+    const Tensor source = Tensor::random(DType::f32, rows * row_stride, 71, size);
+    for (const TrainedRounding kind : {TrainedRounding::fp8, TrainedRounding::hadamard_fp4}) {
+      // fp8 has a short last block.
+      const uint32_t used = kind == TrainedRounding::fp8 ? 70 : cols;
+      Tensor x = source;
+      TrainedRoundingArgs args;
+      args.x = x.f32();
+      args.row_stride = row_stride;
+      args.head_stride = head_stride;
+      args.rows = rows;
+      args.heads = heads;
+      args.cols = used;
+      args.kind = kind;
+      run(table(), table().trained_rounding, args, 2);
+      for (uint32_t r = 0; r < rows; ++r) {
+        for (uint32_t h = 0; h < heads; ++h) {
+          const size_t at = size_t{r} * row_stride + h * head_stride;
+          std::vector<double> expected(used);
+          for (uint32_t i = 0; i < used; ++i) {
+            if (kind == TrainedRounding::fp8) {
+              expected[i] = source.get(at + i);
+              continue;
+            }
+            // Row i of the Hadamard matrix: the parity of the common bits is the sign.
+            for (uint32_t j = 0; j < used; ++j) {
+              expected[i] +=
+                  (std::popcount(i & j) % 2 == 0 ? 1 : -1) * static_cast<double>(source.get(at + j));
+            }
+            expected[i] /= std::sqrt(used);
+          }
+          const uint32_t block = kind == TrainedRounding::fp8 ? 64 : 32;
+          for (uint32_t begin = 0; begin < used; begin += block) {
+            const uint32_t end = std::min(used, begin + block);
+            double most = 0;
+            for (uint32_t i = begin; i < end; ++i) most = std::max(most, std::fabs(expected[i]));
+            const double scale =
+                kind == TrainedRounding::fp8 ? scale_of(most, 448, 0x1p-22) : scale_of(most, 6, 0x1p-126);
+            for (uint32_t i = begin; i < end; ++i) {
+              const double rounded = kind == TrainedRounding::fp8 ? nearest(expected[i] / scale, 3, -6)
+                                                                  : nearest(expected[i] / scale, 1, 0);
+              const double have = x.get(at + i);
+              if (kind == TrainedRounding::fp8) {
+                ASSERT_EQ(have, rounded * scale) << i;
+              } else if (have != rounded * scale) {
+                // The float32 sum may lie on the other side of a tie.
+                ASSERT_NEAR(std::fabs(expected[i] / scale - (have / scale + rounded) / 2), 0, 1e-4) << i;
+              }
+            }
+          }
+        }
+      }
+      // What lies between the heads is left alone.
+      for (uint32_t r = 0; r < rows; ++r) {
+        for (uint32_t i = heads * head_stride; i < row_stride; ++i)
+          ASSERT_EQ(x.get(r * row_stride + i), source.get(r * row_stride + i));
+      }
+    }
+  }
+}
+
 struct IndexCase {
   static constexpr uint32_t kHeads = 5, kDim = 24, kRatio = 4, kPerBlock = 8, kOffset = 11, kTokens = 470;
   IndexCase(DType dtype, bool ties)

@@ -61,6 +61,7 @@ struct KernelTable {
   Kernel<GqaArgs> gqa;
   Kernel<MlaArgs> mla;
   Kernel<CompressArgs> compress;
+  Kernel<TrainedRoundingArgs> trained_rounding;
   Kernel<IndexSelectArgs> index_select;
   Kernel<CompressedAttentionArgs> compressed_attention;
   Kernel<ConnectionMixArgs> connection_mix;

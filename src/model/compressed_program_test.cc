@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "model/compressed_state.h"
 #include "model/model_test_support.h"
@@ -160,6 +161,36 @@ TEST_P(CompressedProgram, AStepThatIsSplitOverLanesIsTheSame) {
       }
     }
   }
+}
+
+// Of every fixture whose indexer allows it: another model, and still the same bits however it is cut.
+TEST_P(CompressedProgram, QatSimulationIsInvariantAndRefusedWhereItMeansNothing) {
+  const Result<Model> simulated = Model::create(model_.config, *model_.weights, {.qat_simulation = true});
+  if (model_.config.compressed.index_head_dim == 24) {
+    ASSERT_FALSE(simulated);
+    EXPECT_NE(simulated.error().message.find("engine.qat_simulation: true with index_head_dim 24"),
+              std::string::npos)
+        << simulated.error().message;
+    return;
+  }
+  ASSERT_TRUE(simulated) << simulated.error().message;
+  use({200, 130});
+  const AllLogits plain = run(chunked(sequences_, 64));
+  const AllLogits reference = run_steps(*simulated, options_, chunked(sequences_, 1));
+  expect_same_bits(run_steps(*simulated, options_, chunked(sequences_, 129)), reference, "chunks of 129");
+  double most = 0;
+  for (const auto& [row, logits] : plain) {
+    for (size_t i = 0; i < logits.size(); ++i) {
+      most = std::max(most,
+                      std::fabs(static_cast<double>(logits[i]) - static_cast<double>(reference.at(row)[i])));
+    }
+  }
+  EXPECT_GT(most, 1e-2) << "nothing was rounded";
+  const TestModel other = load_fixture("qwen3_moe", DType::bf16);
+  const Result<Model> refused = Model::create(other.config, *other.weights, {.qat_simulation = true});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("engine.qat_simulation: true with qwen3_moe"), std::string::npos)
+      << refused.error().message;
 }
 
 TEST_P(CompressedProgram, StateGroupsAreThoseOfTheLayers) {

@@ -138,6 +138,7 @@ Result<std::shared_ptr<const Program>> build_decoder_program(const DecoderParts&
 
   StepTensors tensors;
   tensors.compute_dtype = weights.compute_dtype;
+  tensors.rounds_as_trained = parts.qat_simulation;
   const uint32_t streams = config.hyper_connections.num_streams;
   tensors.residual = builder.tensor("residual", DType::f32, streams * config.hidden_size);
   tensors.normed = builder.tensor("normed", weights.compute_dtype, config.hidden_size);

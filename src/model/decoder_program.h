@@ -20,6 +20,7 @@ struct DecoderParts {
   std::span<const StateGroupSpec> state_groups;
   const StateCaches& caches;
   MoeBlock* local = nullptr;
+  bool qat_simulation = false;
 };
 
 Result<std::shared_ptr<const Program>> build_decoder_program(const DecoderParts& parts,

@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include <algorithm>
+#include <bit>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -60,10 +62,34 @@ std::vector<StateGroupSpec> state_groups(const ModelConfig& config, DType cache_
   return {spec};
 }
 
-Result<Model> Model::create(ModelConfig config, const ModelWeights& weights) {
+namespace {
+
+Status check_options(const ModelConfig& config, const ModelOptions& options) {
+  if (!options.qat_simulation) return {};
+  if (config.attention.kind != AttentionKind::compressed) {
+    return make_error(ErrorCode::unsupported,
+                      "engine.qat_simulation: true with " + config.model_type +
+                          ": it is DeepSeek-V4 that was trained with rounded keys; false would do");
+  }
+  const uint32_t size = config.compressed.index_head_dim;
+  const bool indexes =
+      std::ranges::find(config.compressed.ratios, kSparseRatio) != config.compressed.ratios.end();
+  if (indexes && !std::has_single_bit(size)) {
+    return make_error(ErrorCode::unsupported,
+                      "engine.qat_simulation: true with index_head_dim " + std::to_string(size) +
+                          ": the Hadamard rotation needs a power of two; false would do");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Model> Model::create(ModelConfig config, const ModelWeights& weights, const ModelOptions& options) {
+  TANDEM_TRY(check_options(config, options));
   TANDEM_TRY(check_attention_weights(config, weights));
   Model model;
   model.weights_ = &weights;
+  model.options_ = options;
   // Keys and values keep the precision of what attention computes with.
   model.kv_layout_ = tandem::kv_layout(config, weights.compute_dtype);
   model.state_groups_ = tandem::state_groups(config, weights.compute_dtype);
@@ -73,7 +99,8 @@ Result<Model> Model::create(ModelConfig config, const ModelWeights& weights) {
 
 Result<std::shared_ptr<const Program>> Model::build(const ProgramShape& shape, const FfnTraits& traits,
                                                     const StateCaches& caches, MoeBlock* local) const {
-  return build_decoder_program({*config_, *weights_, state_groups_, caches, local}, shape, traits);
+  return build_decoder_program({*config_, *weights_, state_groups_, caches, local, options_.qat_simulation},
+                               shape, traits);
 }
 
 }  // namespace tandem

@@ -24,11 +24,19 @@ namespace tandem {
 // is 18 KiB, long enough streams that following the block table costs nothing beside reading them.
 inline constexpr uint32_t kTokensPerBlock = 16;
 
+struct ModelOptions {
+  // DeepSeek-V4: keys, entries and the indexer's vectors are rounded to fp8 and fp4 as in its training
+  // (kernels/compressed_args.h, TrainedRounding), though the cache holds them wider.
+  bool qat_simulation = false;
+};
+
 class Model {
  public:
   // `weights` has the attention part and outlives the model and its programs. internal: a weight that the
-  // configuration needs is absent or has another shape (named).
-  static Result<Model> create(ModelConfig config, const ModelWeights& weights);
+  // configuration needs is absent or has another shape (named). unsupported: an option that the model knows
+  // nothing of.
+  static Result<Model> create(ModelConfig config, const ModelWeights& weights,
+                              const ModelOptions& options = {});
 
   const ModelConfig& config() const { return *config_; }
   const ModelWeights& weights() const { return *weights_; }
@@ -51,6 +59,7 @@ class Model {
 
   std::shared_ptr<const ModelConfig> config_;
   const ModelWeights* weights_ = nullptr;
+  ModelOptions options_;
   PagedKvLayout kv_layout_;
   std::vector<StateGroupSpec> state_groups_;
 };

@@ -100,6 +100,14 @@ void CompressedStep::append_key(ProgramBuilder& builder, const std::string& name
                                          .head_stride = head_dim,
                                          .table = table,
                                          .layout = RopeLayout::interleaved}));
+  if (tensors_.rounds_as_trained) {
+    builder.append(
+        trained_rounding(name + "kv_trained_rounding", {.x = key_,
+                                                        .head_stride = head_dim,
+                                                        .cols = head_dim - table.cols,
+                                                        .kind = TrainedRounding::fp8,
+                                                        .narrow = tensors_.compute_dtype != DType::f32}));
+  }
   builder.append(kv_write(name + "kv_write", {.cache = caches.view(groups_.window, layer),
                                               .group = groups_.window,
                                               .first = key_,
@@ -137,6 +145,7 @@ void CompressedStep::append_entries(ProgramBuilder& builder, const std::string& 
   spec.ratio = ratio;
   spec.dim = config_.attention.head_dim;
   spec.overlap = sparse;
+  if (tensors_.rounds_as_trained) spec.rounding = TrainedRounding::fp8;
   builder.append(compress(name + "compress", spec));
   if (!sparse) return;
   spec.keys_offset = layout.index_keys;
@@ -144,6 +153,7 @@ void CompressedStep::append_entries(ProgramBuilder& builder, const std::string& 
   spec.position_bias = weights.index_position_bias;
   spec.norm = weights.index_norm;
   spec.entry_offset = index_key_offset(config_);
+  if (tensors_.rounds_as_trained) spec.rounding = TrainedRounding::hadamard_fp4;
   spec.dim = config_.compressed.index_head_dim;
   builder.append(compress(name + "index_compress", spec));
 }
@@ -160,6 +170,15 @@ void CompressedStep::append_choice(ProgramBuilder& builder, const std::string& n
                                             .head_stride = c.index_head_dim,
                                             .table = compressed_rope_,
                                             .layout = RopeLayout::interleaved}));
+  if (tensors_.rounds_as_trained) {
+    builder.append(
+        trained_rounding(name + "index_trained_rounding", {.x = index_query_,
+                                                           .heads = c.index_num_heads,
+                                                           .head_stride = c.index_head_dim,
+                                                           .cols = c.index_head_dim,
+                                                           .kind = TrainedRounding::hadamard_fp4,
+                                                           .narrow = tensors_.compute_dtype != DType::f32}));
+  }
   builder.append(
       matmul(name + "index_weights",
              {.weights = {&weights.index_head_weights, 1}, .in = tensors_.normed, .out = index_weights_}));

@@ -8,11 +8,12 @@ namespace tandem {
 
 struct StepTensors {
   DType compute_dtype = DType::bf16;
-  Tensor residual;  // float32 [rows, hidden]; with hyper-connections [rows, streams * hidden]
-  Tensor normed;    // compute dtype [rows, hidden]: the normed row, rounded once; attention, router, shared
-                    // experts and the wire all start from it
-  Tensor rope;      // float32 [rows, rope_dim]: cosines and sines of the rows' positions
-  Tensor branch;    // float32 [rows, hidden]
+  bool rounds_as_trained = false;  // ModelOptions::qat_simulation
+  Tensor residual;                 // float32 [rows, hidden]; with hyper-connections [rows, streams * hidden]
+  Tensor normed;  // compute dtype [rows, hidden]: the normed row, rounded once; attention, router, shared
+                  // experts and the wire all start from it
+  Tensor rope;    // float32 [rows, rope_dim]: cosines and sines of the rows' positions
+  Tensor branch;  // float32 [rows, hidden]
 };
 
 }  // namespace tandem

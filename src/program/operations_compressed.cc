@@ -29,10 +29,28 @@ OperationPtr compress(std::string name, const CompressSpec& spec) {
         args.ratio = spec.ratio;
         args.dim = spec.dim;
         args.overlap = spec.overlap;
+        args.rounding = spec.rounding;
         step.kernels.run(step.kernels.table().compress, args);
         return {};
       },
       OperationKind::attend);
+}
+
+OperationPtr trained_rounding(std::string name, const TrainedRoundingSpec& spec) {
+  assert(spec.x.dtype == DType::f32);
+  return make_compute(std::move(name), [spec](StepContext& step) -> Status {
+    TrainedRoundingArgs args;
+    args.x = step.data<float>(spec.x);
+    args.row_stride = spec.x.cols;
+    args.head_stride = spec.head_stride;
+    args.rows = step.rows(spec.x);
+    args.heads = spec.heads;
+    args.cols = spec.cols;
+    args.kind = spec.kind;
+    args.narrow = spec.narrow;
+    step.kernels.run(step.kernels.table().trained_rounding, args);
+    return {};
+  });
 }
 
 OperationPtr index_select(std::string name, const IndexSelectSpec& spec) {

@@ -23,8 +23,18 @@ struct CompressSpec {
   uint32_t entries_group = 0, entry_offset = 0;
   uint32_t ratio = 0, dim = 0;
   bool overlap = false;
+  TrainedRounding rounding = TrainedRounding::none;
 };
 OperationPtr compress(std::string name, const CompressSpec& spec);
+
+// Rounds the first `cols` values of each head in place.
+struct TrainedRoundingSpec {
+  Tensor x;  // float32
+  uint32_t heads = 1, head_stride = 0, cols = 0;
+  TrainedRounding kind = TrainedRounding::none;
+  bool narrow = false;  // the compute dtype is bf16
+};
+OperationPtr trained_rounding(std::string name, const TrainedRoundingSpec& spec);
 
 struct IndexSelectSpec {
   KvCacheView entries;

@@ -11,6 +11,7 @@
 #include "kernels/isa/elementwise.h"
 #include "kernels/isa/isa_namespace.h"
 #include "kernels/isa/output.h"
+#include "kernels/isa/trained_rounding.h"
 
 namespace tandem::TANDEM_ISA_NAMESPACE {
 
@@ -87,6 +88,8 @@ inline void compress_run(const CompressArgs& args, size_t task, std::byte* scrat
     rotated[2 * i] = a * cosine[i] - b * sine[i];
     rotated[2 * i + 1] = b * cosine[i] + a * sine[i];
   }
+  round_as_trained(args.rounding, narrow, entry,
+                   args.rounding == TrainedRounding::fp8 ? dim - args.rope_dim : dim);
   const AttentionRow& to = args.entry_rows[task];
   const uint32_t index = to.position % args.entries.tokens_per_block / args.ratio;
   convert_row(entry, args.entries.dtype, block_of(args.entries, to, to.position),

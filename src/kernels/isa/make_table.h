@@ -11,6 +11,7 @@
 #include "kernels/isa/isa_namespace.h"
 #include "kernels/isa/matmul.h"
 #include "kernels/isa/quantize.h"
+#include "kernels/isa/trained_rounding.h"
 #include "kernels/kernel_table.h"
 #include "kernels/pack.h"
 
@@ -42,6 +43,7 @@ constexpr KernelTable make_table(std::string_view name) noexcept {
   table.gqa = {gqa_tasks, gqa_run};
   table.mla = {mla_tasks, mla_run};
   table.compress = {compress_tasks, compress_run};
+  table.trained_rounding = {trained_rounding_tasks, trained_rounding_run};
   table.index_select = {index_select_tasks, index_select_run};
   table.compressed_attention = {compressed_attention_tasks, compressed_attention_run};
   table.connection_mix = {connection_mix_tasks, connection_mix_run};
