@@ -143,5 +143,27 @@ TEST(ModelCreate, NamesAWeightThatIsAbsentOrHasAnotherShape) {
   refused(loaded, "layers.0.mlp.down is absent");
 }
 
+TEST(ModelCreate, NamesAWeightOfCompressedAttentionThatDoesNotFit) {
+  const auto refused = [](const std::string& part, void (*change)(LayerWeights & layer, ModelWeights & all)) {
+    TestModel loaded = load_fixture("deepseek_v4", DType::bf16);
+    change(loaded.weights->layers[1], *loaded.weights);
+    const auto model = Model::create(loaded.config, *loaded.weights);
+    ASSERT_FALSE(model) << part;
+    EXPECT_NE(model.error().message.find(part), std::string::npos) << model.error().message;
+  };
+  refused("layers.1.compressor is absent", [](auto& layer, auto&) { layer.attention.compressor = {}; });
+  refused("layers.1.compressor_position_bias is 255 values where the configuration needs 256",
+          [](auto& layer, auto&) { layer.attention.compressor_position_bias.pop_back(); });
+  refused("layers.1.index_norm is 0 values", [](auto& layer, auto&) { layer.attention.index_norm.clear(); });
+  refused("layers.1.index_query is [255, 16]",
+          [](auto& layer, auto&) { --layer.attention.index_query.rows; });
+  refused("layers.1.sinks is 3 values", [](auto& layer, auto&) { layer.attention.sinks.pop_back(); });
+  refused("layers.1.output_groups is 1 heads",
+          [](auto& layer, auto&) { layer.attention.output_groups.pop_back(); });
+  refused("layers.1.ffn_connection.mix is 0 values",
+          [](auto& layer, auto&) { layer.ffn_connection.mix.clear(); });
+  refused("head_connection.base is 3 values", [](auto&, auto& all) { all.head_connection.base.pop_back(); });
+}
+
 }  // namespace
 }  // namespace tandem::test
