@@ -144,12 +144,25 @@ TANDEM_INLINE void score_entries(const IndexSelectArgs& args, size_t row_index, 
   for (uint32_t k = 0; k < whole; k += 16) store(scores + k, zero());
   const float* weights = args.weights + row_index * args.heads;
   const size_t stride = padded(args.dim);
-  for (uint32_t h = 0; h < args.heads; ++h) {
-    for (uint32_t k = 0; k < whole; k += 16) {
-      score_tile<Cache, 1, 16>(query + h * stride, stride, keys + k, args.dim, nullptr, tile_scores);
-      const Vec relu = max(load(tile_scores), zero());
-      store(scores + k, fma(set1(weights[h]), relu, load(scores + k)));
+  // Four heads share a pass over the keys.
+  const auto add_heads = [&](uint32_t first, uint32_t heads) {
+    for (uint32_t h = 0; h < heads; ++h) {
+      for (uint32_t k = 0; k < whole; k += 16) {
+        const Vec relu = max(load(tile_scores + h * kKeyTile + k), zero());
+        store(scores + k, fma(set1(weights[first + h]), relu, load(scores + k)));
+      }
     }
+  };
+  uint32_t h = 0;
+  for (; h + 4 <= args.heads; h += 4) {
+    for (uint32_t k = 0; k < whole; k += 4)
+      score_tile<Cache, 4, 4>(query + h * stride, stride, keys + k, args.dim, nullptr, tile_scores + k);
+    add_heads(h, 4);
+  }
+  for (; h < args.heads; ++h) {
+    for (uint32_t k = 0; k < whole; k += 16)
+      score_tile<Cache, 1, 16>(query + h * stride, stride, keys + k, args.dim, nullptr, tile_scores + k);
+    add_heads(h, 1);
   }
 }
 
@@ -159,7 +172,7 @@ TANDEM_INLINE void index_select_row(const IndexSelectArgs& args, size_t row, uin
   const size_t stride = padded(args.dim);
   float* query = reinterpret_cast<float*>(scratch);  // [heads, padded(dim)]
   float* tile_scores = query + args.heads * stride;
-  float* scores = tile_scores + kKeyTile;
+  float* scores = tile_scores + 4 * kKeyTile;
   auto* heap = reinterpret_cast<ScoredEntry*>(scores + kKeyTile);  // [top_k]
   for (uint32_t h = 0; h < args.heads; ++h) {
     copy_vector(query + h * stride, args.query + (row * args.heads + h) * args.dim, args.dim);
