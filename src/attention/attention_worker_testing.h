@@ -1,4 +1,5 @@
-// What the tests of the worker share: a listener, and ports that behave worse than a colocated one.
+// What the tests of the worker share: a listener, ports that behave worse than a colocated one, and a drafter
+// that knows the answers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "attention/engine.h"
+#include "attention/speculation.h"
 #include "moe/local_ffn.h"
 
 namespace tandem {
@@ -124,6 +126,33 @@ class LatePort final : public FfnPort {
   int always_;  // readable
   Ticket next_ticket_ = 1;
   std::vector<std::pair<Ticket, FfnRequest>> waiting_;
+};
+
+// Knows what the answers will be, and says something else now and then.
+class Prophet final : public Drafter {
+ public:
+  Prophet(double truth, uint32_t seed) : truth_(truth), random_(seed) {}
+  // Before the worker runs.
+  void learn(std::vector<int32_t> prompt, const std::vector<int32_t>& answer) {
+    prompt.insert(prompt.end(), answer.begin(), answer.end());
+    texts_.push_back(std::move(prompt));
+  }
+  void propose(std::span<const int32_t> tokens, uint32_t most, std::vector<int32_t>& drafts) override {
+    for (const std::vector<int32_t>& text : texts_) {
+      if (text.size() < tokens.size() || !std::equal(tokens.begin(), tokens.end(), text.begin())) continue;
+      const uint32_t count = random_() % (most + 1);
+      for (size_t i = tokens.size(); i < text.size() && drafts.size() < count; ++i) {
+        const bool right = std::uniform_real_distribution<double>(0, 1)(random_) < truth_;
+        drafts.push_back(right ? text[i] : (text[i] + 1) % 60);
+      }
+      return;
+    }
+  }
+
+ private:
+  double truth_;
+  std::mt19937 random_;
+  std::vector<std::vector<int32_t>> texts_;
 };
 
 }  // namespace tandem
