@@ -40,8 +40,8 @@ class HeldRanks {
         return model.block().run(request);
       };
       const auto route = [&model](LayerIndex layer, uint32_t rows, ActivationView in, std::span<int32_t> ids,
-                                  std::span<float> weights) {
-        return model.block().route_rows(layer, rows, in, ids, weights);
+                                  std::span<float> weights, std::span<const int32_t> tokens) {
+        return model.block().route_rows(layer, rows, in, ids, weights, tokens);
       };
       auto worker = FfnWorker::create(options, compute, route);
       EXPECT_TRUE(worker.has_value()) << worker.error().message;

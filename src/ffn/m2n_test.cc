@@ -21,6 +21,7 @@ TEST_P(M2nOverTransport, EqualsTheBlockBitForBitForAnyNumberOfFfnRanks) {
       Placement placement =
           on_attention(SumMode::deterministic, shared_on_attention ? DType::bf16 : DType::f32);
       placement.shared_on_attention = shared_on_attention;
+      placement.hashed = ranks % 2 == 1;  // rows that name an expert twice
       Pool pool({.placement = placement, .scheme = GetParam(), .ranks = ranks});
       const auto port = pool.connect();
       ASSERT_NE(port, nullptr);
@@ -69,7 +70,9 @@ TEST(M2n, EqualsTheBlockBitForBitForAnyPlacementOfTheExperts) {
   uint32_t step = 0, round = 0;
   for (const auto& [experts, ranks] : placements) {
     const DType dtype = ++round % 2 == 0 ? DType::f32 : DType::bf16;
-    Pool pool({.placement = on_attention(SumMode::deterministic, dtype),
+    Placement placement = on_attention(SumMode::deterministic, dtype);
+    placement.hashed = true;
+    Pool pool({.placement = placement,
                .scheme = round / 2 % 2 == 0 ? "inproc" : "tcp",
                .ranks = ranks,
                .experts = experts});

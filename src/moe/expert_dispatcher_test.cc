@@ -22,7 +22,8 @@ struct Routing {
   RoutingView view() const { return {ids, weights, top_k}; }
 };
 
-// Different experts in a row, some weights 0, never all of them.
+// Mostly different experts in a row (tables by token id may name one twice), some weights 0, never all of
+// them.
 Routing random_routing(uint32_t rows, uint32_t experts, uint32_t top_k, std::mt19937& random) {
   Routing routing;
   routing.top_k = top_k;
@@ -31,7 +32,7 @@ Routing random_routing(uint32_t rows, uint32_t experts, uint32_t top_k, std::mt1
   for (uint32_t row = 0; row < rows; ++row) {
     std::shuffle(all.begin(), all.end(), random);
     for (uint32_t k = 0; k < top_k; ++k) {
-      routing.ids.push_back(all[k]);
+      routing.ids.push_back(k > 0 && random() % 6 == 0 ? routing.ids.back() : all[k]);
       const bool zero = k > 0 && random() % 8 == 0;
       routing.weights.push_back(zero ? 0.0f : 0.01f + static_cast<float>(random() % 1000) / 1000.0f);
     }
