@@ -73,8 +73,15 @@ enum StateTag : uint16_t {
   kFfnResidenceSeconds,
   kRouterCalls,
   kRouterSeconds,
+  kDraftTokens,
+  kDrafted,
+  kDraftsAccepted,
+  kDraftRounds,
+  kDraftSeconds,
+  kDraftsAcceptedFirst,  // by position; the other positions follow
+  kDraftsAcceptedLast = kDraftsAcceptedFirst + SpeculationStats::kPositions - 1,
 };
-static_assert(sizeof(EngineStats) == 208, "EngineStats has changed: give the new count a tag here");
+static_assert(sizeof(EngineStats) == 312, "EngineStats has changed: give the new count a tag here");
 
 constexpr size_t kRecordHeadBytes = 16;
 constexpr size_t kTokenBytes = kRecordHeadBytes + 16;
@@ -336,6 +343,14 @@ std::vector<std::byte> StateLayout::encode(const EngineState& state) {
   out.number(kFfnResidenceSeconds, stats.ffn_residence_seconds);
   out.number(kRouterCalls, stats.router_calls);
   out.number(kRouterSeconds, stats.router_seconds);
+  const SpeculationStats& speculation = stats.speculation;
+  out.number(kDraftTokens, speculation.tokens);
+  out.number(kDrafted, speculation.drafted);
+  out.number(kDraftsAccepted, speculation.accepted);
+  out.number(kDraftRounds, speculation.rounds);
+  out.number(kDraftSeconds, speculation.seconds);
+  for (size_t position = 0; position < SpeculationStats::kPositions; ++position)
+    out.number(static_cast<uint16_t>(kDraftsAcceptedFirst + position), speculation.accepted_at[position]);
   return EngineHead::wrap(EngineMessage::state, out.take());
 }
 
@@ -406,7 +421,19 @@ Result<EngineState> StateLayout::decode(std::span<const std::byte> body) {
         return take(field, stats.router_calls);
       case kRouterSeconds:
         return take(field, stats.router_seconds);
+      case kDraftTokens:
+        return take(field, stats.speculation.tokens);
+      case kDrafted:
+        return take(field, stats.speculation.drafted);
+      case kDraftsAccepted:
+        return take(field, stats.speculation.accepted);
+      case kDraftRounds:
+        return take(field, stats.speculation.rounds);
+      case kDraftSeconds:
+        return take(field, stats.speculation.seconds);
       default:
+        if (field.tag >= kDraftsAcceptedFirst && field.tag <= kDraftsAcceptedLast)
+          return take(field, stats.speculation.accepted_at[field.tag - kDraftsAcceptedFirst]);
         return false;
     }
   };

@@ -164,6 +164,7 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   state.stats.execution = {11, 12, 13, 14, 15, 16, 17, 1.25, 2.5};
   state.stats.router_calls = 5;
   state.stats.router_seconds = 0.25;
+  state.stats.speculation = {2, 31, 21, {14, 6, 1}, 9, 0.125};
   state.health = make_error(ErrorCode::unavailable, "FFN rank 1 at tcp://b:7000: connection closed");
   const auto message = StateLayout::encode(state);
   const auto head = EngineHead::parse(message);
@@ -180,6 +181,7 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   EXPECT_EQ(got->stats.execution, state.stats.execution);
   EXPECT_EQ(got->stats.router_calls, 5u);
   EXPECT_EQ(got->stats.router_seconds, 0.25);
+  EXPECT_EQ(got->stats.speculation, state.stats.speculation);
   EXPECT_EQ(got->health.error().message, "FFN rank 1 at tcp://b:7000: connection closed");
 }
 
