@@ -12,6 +12,7 @@ if(CCACHE_PROGRAM)
 endif()
 
 option(TANDEM_SANITIZE "Build with AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
+option(TANDEM_SANITIZE_THREADS "Build with ThreadSanitizer" OFF)
 
 # -ffp-contract=off: a fused multiply-add changes the last bit; kernels ask for FMA by name, so that the same
 # source gives the same bits wherever it is inlined.
@@ -23,6 +24,12 @@ if(TANDEM_SANITIZE)
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
     -Wno-maybe-uninitialized)
   add_link_options(-fsanitize=address,undefined)
+endif()
+
+if(TANDEM_SANITIZE_THREADS)
+  # -Wno-tsan: fences are not modelled, so a race that one prevents is reported (none is today).
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer -Wno-maybe-uninitialized -Wno-tsan)
+  add_link_options(-fsanitize=thread)
 endif()
 
 find_package(Threads REQUIRED)
