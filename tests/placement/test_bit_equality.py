@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("TANDEM_BINARY", str(ROOT / "build" / "tandem"))
 MODELS = {
     "arith": ROOT / "models" / "arith",
-    **{name: ROOT / "tests" / "fixtures" / name for name in ("deepseek_v2", "deepseek_v3", "qwen3_moe", "mixtral", "granitemoe")},
+    **{name: ROOT / "tests" / "fixtures" / name for name in ("deepseek_v2", "deepseek_v3", "deepseek_v4", "qwen3_moe", "mixtral", "granitemoe")},
 }
 PLACEMENTS = list(itertools.product(("inproc", "shm", "tcp"), (False, True), (False, True)))
 
@@ -28,7 +28,10 @@ def prompts(tmp_path_factory):
         rng = random.Random(7)
         path = tmp_path_factory.mktemp("prompts") / f"{name}.jsonl"
         with path.open("w") as file:
-            for length in list(range(1, 25)) + [31, 32, 33, 40, 47, 48, 49, 64]:
+            lengths = list(range(1, 25)) + [31, 32, 33, 40, 47, 48, 49, 64]
+            if name == "deepseek_v4":  # past its window, its chosen entries and its entries of 128 tokens
+                lengths = list(range(1, 25)) + [63, 67, 68, 72, 127, 128, 129, 200]
+            for length in lengths:
                 print(json.dumps({"prompt_ids": [rng.randrange(vocab) for _ in range(length)]}), file=file)
         files[name] = path
     return files
@@ -36,7 +39,7 @@ def prompts(tmp_path_factory):
 
 def generate(model, prompts, *flags, deterministic=True):
     command = [BINARY, "generate", "--model", str(MODELS[model]), "--prompts-file", str(prompts[model]), "--deterministic=" + str(deterministic).lower(),
-               "--json", "--ignore-eos", "--max-tokens", "6", "--max-context-tokens", "96", "--log-level", "warning", *flags]
+               "--json", "--ignore-eos", "--max-tokens", "6", "--max-context-tokens", "256", "--log-level", "warning", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
