@@ -26,7 +26,7 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 
 if [ "${1:-}" = "--tests" ]; then
-  # Test tools only: the official client and pytest. Made anew when the list changes.
+  # Test tools only: the official client, numpy for reference values, and pytest. Made anew when the list changes.
   stamp=.venv/requirements.sha256
   wanted=$(sha256sum tests/requirements.txt | cut -d' ' -f1)
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
