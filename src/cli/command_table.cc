@@ -162,8 +162,8 @@ std::vector<Command> make_commands() {
        "is "
        "above it is the price of frames, credits, checks and waking up.\nThe first case is what a layer of "
        "128 rows x 7168 bf16 exchanges: two request frames there, two reply frames back (A2E + E2A).\n"
-       "p50 and p99 of round trips; GB/s counts both ways. UCX takes the fabric that UCX_TLS and "
-       "UCX_NET_DEVICES say.\nOther work on the machine shows in every number: compare within one run. "
+       "p50 and p99 of round trips; GB/s counts both ways. UCX takes shared memory, or what "
+       "UCX_TLS and UCX_NET_DEVICES say.\nOther work on the machine shows in every number: compare within one run. "
        "Takes about half a minute.\nExample: tandem bench transport --json > transport.json",
        {"config", "json", "engine.log_level"},
        {},
