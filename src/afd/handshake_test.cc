@@ -54,6 +54,7 @@ TEST(Handshake, EverySettingIsComparedAndNamed) {
   check("hidden_size", [](auto& s) { s.hidden_size++; });
   check("num_layers", [](auto& s) { s.num_layers++; });
   check("moe_layers", [](auto& s) { s.moe_layers = {1, 3}; });
+  check("draft_layers", [](auto& s) { s.num_draft_layers = 1; });
   check("num_experts", [](auto& s) { s.num_experts++; });
   check("top_k", [](auto& s) { s.top_k++; });
   check("moe_intermediate_size", [](auto& s) { s.moe_intermediate_size++; });

@@ -44,13 +44,14 @@ SplitSettings SplitSettings::from_model(const ModelConfig& config, uint64_t fing
   settings.model_fingerprint = fingerprint;
   settings.hidden_size = config.hidden_size;
   settings.num_layers = config.num_layers;
+  settings.num_draft_layers = config.num_draft_layers;
   settings.vocab_size = config.vocab_size;
   settings.num_experts = config.router.num_experts;
   settings.top_k = config.router.top_k;
   settings.moe_intermediate_size = config.moe_intermediate_size;
   settings.shared_intermediate_size = config.shared_intermediate_size;
   settings.num_hash_layers = config.num_hash_layers;
-  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+  for (uint32_t layer = 0; layer < config.total_layers(); ++layer) {
     if (config.is_moe(layer)) settings.moe_layers.push_back(static_cast<uint16_t>(layer));
   }
   return settings;
@@ -175,6 +176,7 @@ std::vector<Setting> list_settings(const SplitSettings& s) {
       {"model_fingerprint", fmt::format("{:016x}", s.model_fingerprint), kSameModel},
       {"hidden_size", fmt::format("{}", s.hidden_size), kSameModel},
       {"num_layers", fmt::format("{}", s.num_layers), kSameModel},
+      {"draft_layers", fmt::format("{}", s.num_draft_layers), "set speculative alike on both sides"},
       {"moe_layers", layer_list(s.moe_layers), kSameModel},
       {"hash_layers", fmt::format("{}", s.num_hash_layers), kSameModel},
       {"num_experts", fmt::format("{}", s.num_experts), kSameModel},

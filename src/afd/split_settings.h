@@ -20,6 +20,7 @@ namespace tandem {
 struct SplitSettings {
   uint64_t model_fingerprint = 0;
   uint32_t hidden_size = 0, num_layers = 0, vocab_size = 0;
+  uint32_t num_draft_layers = 0;  // behind the model's layers; moe_layers has them too
   uint32_t num_experts = 0, top_k = 0;
   uint32_t moe_intermediate_size = 0, shared_intermediate_size = 0;
   std::vector<uint16_t> moe_layers;  // ascending

@@ -10,6 +10,7 @@
 
 #include "attention/attention_worker_testing.h"
 #include "model/model.h"
+#include "model/offline_runner.h"
 #include "moe/local_ffn.h"
 
 namespace tandem {
@@ -32,12 +33,16 @@ struct Served {
     std::optional<uint32_t> late = {};  // seed of a LatePort
     SpeculationOptions speculation = {};
     Drafter* drafter = nullptr;
+    const char* fixture = "qwen3_moe";
+    bool captures = false;  // decode programs of 4 and 12 rows
   };
   Served() : Served(Limits()) {}
   explicit Served(const Limits& limits)
       : pool(2), runner(*KernelRunner::create(**choose_kernel_table(), pool)) {
-    const std::string folder = "tests/fixtures/qwen3_moe";
+    const std::string folder = std::string("tests/fixtures/") + limits.fixture;
     config = *parse_model_config(file_text(folder + "/config.json"), folder);
+    const bool model_drafts = limits.speculation.num_tokens > 0 && limits.drafter == nullptr;
+    if (model_drafts) config.hold_drafts();
     LoadOptions load;
     load.show_progress = false;
     auto loaded = load_model_weights(folder, config, runner.table(), pool, load);
@@ -65,6 +70,20 @@ struct Served {
     programs.prefill = *model->build(
         {limits.max_num_batched_tokens, std::min(limits.max_num_batched_tokens, limits.max_num_seqs)},
         port->traits(), caches, nullptr);
+    for (const uint32_t size : limits.captures ? std::vector<uint32_t>{4, 12} : std::vector<uint32_t>{}) {
+      programs.captured.push_back({size, *model->build({size, size}, port->traits(), caches, nullptr)});
+      if (!model_drafts) continue;
+      programs.drafts.captured.push_back(
+          {size, *model->build_drafts({size, std::min(size, limits.max_num_seqs)}, port->traits(), caches,
+                                      nullptr)});
+    }
+    if (model_drafts) {
+      programs.drafts.decode =
+          *model->build_drafts({decode_rows, limits.max_num_seqs}, port->traits(), caches, nullptr);
+      programs.drafts.prefill = *model->build_drafts(
+          {limits.max_num_batched_tokens, std::min(limits.max_num_batched_tokens, limits.max_num_seqs)},
+          port->traits(), caches, nullptr);
+    }
     FfnPort& used = late ? static_cast<FfnPort&>(*late) : *port;
     worker = *AttentionWorker::create(options, std::move(pools), std::move(programs), runner, used);
   }
@@ -221,8 +240,9 @@ TEST(AttentionWorker, DraftsChangeNoBit) {
     for (const uint32_t lanes : {1u, 3u}) {
       Prophet prophet(truth, lanes);
       for (size_t i = 0; i < want.size(); ++i) prophet.learn(asked[i].prompt, want[i].tokens);
-      Served served({.num_blocks = lanes == 3 ? 13u : 400u,
+      Served served({.num_blocks = lanes == 3 ? 9u : 400u,
                      .max_num_seqs = 5,
+                     .max_num_batched_tokens = 11,
                      .lanes = {lanes, false, LaneSplit::by_token},
                      .late = lanes == 3 ? std::optional(7u) : std::nullopt,
                      .speculation = {4, truth == 0.7},
@@ -243,6 +263,108 @@ TEST(AttentionWorker, DraftsChangeNoBit) {
   EXPECT_GT(accepted, 100u);
   EXPECT_GT(refused, 100u);
   EXPECT_GT(preempted, 0u);
+}
+
+// The same with the drafter that a checkpoint brings, its keys in the pool and its rows among the others.
+TEST(AttentionWorker, TheModelsOwnDraftsChangeNoBit) {
+  Served alone({.fixture = "deepseek_v3_mtp"});
+  const auto want = answer_varied(alone);
+  uint64_t preempted = 0;
+  for (const uint32_t tokens : {1u, 3u}) {
+    for (const uint32_t lanes : {1u, 3u}) {
+      for (const bool automatic : {false, true}) {
+        Served served({.num_blocks = lanes == 3 ? 9u : 400u,
+                       .max_num_seqs = 5,
+                       .max_num_batched_tokens = 11,
+                       .lanes = {lanes, false, LaneSplit::by_token},
+                       .late = lanes == 3 ? std::optional(tokens) : std::nullopt,
+                       .speculation = {tokens, automatic},
+                       .fixture = "deepseek_v3_mtp",
+                       .captures = automatic});
+        EXPECT_EQ(answer_varied(served), want) << tokens << " drafts, " << lanes << " lanes";
+        const EngineStats stats = served.worker->stats();
+        const SpeculationStats& drafts = stats.speculation;
+        EXPECT_GT(drafts.drafted, 0u);
+        EXPECT_GT(drafts.accepted, drafts.drafted / 5) << "the drafter sees other rows than it should";
+        EXPECT_LT(drafts.accepted, drafts.drafted);
+        EXPECT_GT(drafts.rounds, 0u);
+        EXPECT_EQ(stats.execution.graph_replays > 0, automatic);
+        preempted += stats.preempted;
+      }
+    }
+  }
+  EXPECT_GT(preempted, 0u);
+}
+
+// Chunks, batches, lanes and rejected drafts give the drafter the rows that it would see of the whole text.
+TEST(AttentionWorker, DraftsAreThoseOfTheWholeText) {
+  Served alone({.fixture = "deepseek_v3_mtp"});
+  const auto want = answer_all(alone, false);
+  Served held({.speculation = {1, false}, .fixture = "deepseek_v3_mtp"});
+  OfflineOptions options;
+  options.capacity = options.tokens_per_sequence = 128;
+  const auto offline = OfflineRunner::create(*held.model, held.runner, options);
+  ASSERT_TRUE(offline) << offline.error().message;
+  uint64_t drafted = 0, accepted = 0;
+  for (uint32_t i = 0; i < want.size(); ++i) {
+    std::vector<int32_t> text = held.request(i, 1 + i * 7, 20).prompt;
+    const size_t prompt = text.size();
+    text.insert(text.end(), want[i].tokens.begin(), want[i].tokens.end());
+    std::vector<OfflineRow> rows, behind;
+    for (uint32_t position = 0; position + 1 < text.size(); ++position) {
+      rows.push_back({0, position, text[position]});
+      behind.push_back({0, position, text[position + 1]});
+    }
+    ASSERT_TRUE((*offline)->run(rows));
+    const std::vector<float> logits = [&] {
+      const auto span = (*offline)->run_drafts(behind).value();
+      return std::vector<float>(span.begin(), span.end());
+    }();
+    const size_t vocab = held.config.vocab_size;
+    // Up to the last token that may still be drafted: the step behind it gives one token more.
+    for (size_t said = prompt + 1; said + 1 < text.size();) {
+      const auto row = logits.begin() + static_cast<std::ptrdiff_t>((said - 2) * vocab);
+      const auto best = std::max_element(row, row + static_cast<std::ptrdiff_t>(vocab)) - row;
+      ++drafted;
+      const bool right = best == text[said];
+      accepted += right ? 1 : 0;
+      said += right ? 2 : 1;
+    }
+  }
+  EXPECT_GT(accepted, 50u);
+  for (const uint32_t lanes : {1u, 3u}) {
+    Served served({.max_num_seqs = 7,
+                   .max_num_batched_tokens = 17,
+                   .lanes = {lanes, false, LaneSplit::by_token},
+                   .late = lanes == 3 ? std::optional(1u) : std::nullopt,
+                   .speculation = {1, false},
+                   .fixture = "deepseek_v3_mtp"});
+    EXPECT_EQ(answer_all(served, false), want);
+    const SpeculationStats stats = served.worker->stats().speculation;
+    EXPECT_EQ(stats.drafted, drafted) << lanes;
+    EXPECT_EQ(stats.accepted, accepted) << lanes;
+  }
+}
+
+TEST(AttentionWorker, ALostPeerAmongDraftsEndsEveryRequestByName) {
+  Served served({.max_context = 6000, .speculation = {2, false}, .fixture = "deepseek_v3_mtp"});
+  for (int round = 0; round < 5; ++round) {
+    std::vector<std::shared_ptr<Recorder>> open;
+    for (uint32_t i = 0; i < 6; ++i) open.push_back(served.submit(served.request(i, 10, 1000)));
+    open[0]->wait_for_tokens(static_cast<size_t>(2 + round));
+    served.port->lost = true;
+    for (const auto& recorder : open) {
+      const Finish finish = recorder->wait();
+      ASSERT_EQ(finish.reason, FinishReason::error);
+      EXPECT_EQ(finish.error.message, LosablePort::kReason);
+    }
+    EXPECT_EQ(served.worker->stats().kv_blocks_used, 0u);
+    served.port->lost = false;
+    const Instant end = now() + std::chrono::seconds(30);
+    while (!served.worker->health().has_value() && now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  EXPECT_EQ(served.submit(served.request(9, 10, 8))->wait().completion_tokens, 8u);
 }
 
 TEST(AttentionWorker, AnAnswerEndsInsideItsDrafts) {

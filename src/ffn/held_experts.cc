@@ -6,7 +6,7 @@ namespace tandem {
 
 HeldExperts::HeldExperts(const SplitSettings& settings, std::span<const Piece> pieces)
     : num_experts_(settings.num_experts),
-      held_(settings.num_layers, std::vector<bool>(settings.num_experts)) {
+      held_(settings.num_layers + settings.num_draft_layers, std::vector<bool>(settings.num_experts)) {
   for (const Piece& piece : pieces) held_[piece.layer][piece.expert] = true;
 }
 

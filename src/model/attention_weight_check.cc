@@ -121,6 +121,13 @@ struct Checker {
     return vector(name + ".scale", weights.scale, scales);
   }
 
+  Status draft(const ModelConfig& config, const DraftWeights& weights) const {
+    TANDEM_TRY(vector("draft.embedding_norm", weights.embedding_norm, config.hidden_size));
+    TANDEM_TRY(vector("draft.hidden_norm", weights.hidden_norm, config.hidden_size));
+    TANDEM_TRY(matrix("draft.join", weights.join, config.hidden_size, 2 * config.hidden_size));
+    return vector("draft.head_norm", weights.head_norm, config.hidden_size);
+  }
+
   Status layer(const std::string& name, const ModelConfig& config, uint32_t index,
                const LayerWeights& weights) const {
     const uint32_t streams = config.hyper_connections.num_streams, mixes = streams * (2 + streams);
@@ -191,9 +198,10 @@ Status check_attention_weights(const ModelConfig& config, const ModelWeights& we
   }
   TANDEM_TRY(check.vector("final_norm", weights.final_norm, config.hidden_size));
   TANDEM_TRY(check.matrix("head", weights.head, config.vocab_size, config.hidden_size));
-  if (weights.layers.size() != config.num_layers) {
-    return differs("layers", std::to_string(weights.layers.size()), std::to_string(config.num_layers));
+  if (weights.layers.size() != config.total_layers()) {
+    return differs("layers", std::to_string(weights.layers.size()), std::to_string(config.total_layers()));
   }
+  if (config.num_draft_layers > 0) TANDEM_TRY(check.draft(config, weights.draft));
   const uint32_t rotated = config.attention.kind == AttentionKind::mla ? config.attention.qk_rope_head_dim
                                                                        : config.attention.head_dim;
   if (config.attention.rope.dim == 0 || config.attention.rope.dim > rotated ||
@@ -205,7 +213,7 @@ Status check_attention_weights(const ModelConfig& config, const ModelWeights& we
   if (config.attention.kind == AttentionKind::compressed) TANDEM_TRY(check_compressed(config));
   TANDEM_TRY(check.connection("head_connection", config, config.hyper_connections.num_streams, 1,
                               weights.head_connection));
-  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+  for (uint32_t layer = 0; layer < config.total_layers(); ++layer) {
     const std::string name = "layers." + std::to_string(layer) + ".";
     const AttentionWeights& attention = weights.layers[layer].attention;
     TANDEM_TRY(check.vector(name + "input_norm", attention.input_norm, config.hidden_size));

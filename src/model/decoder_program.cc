@@ -70,7 +70,7 @@ Status check_traits(const DecoderParts& parts, const FfnTraits& traits) {
                   ": both need one dtype and one way of adding");
   }
   // A part that is absent here would otherwise show only when the first step reaches it.
-  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+  for (uint32_t layer = 0; layer < config.total_layers(); ++layer) {
     if (!config.is_moe(layer)) continue;
     const MoeLayerWeights& weights = parts.weights.layers[layer].moe;
     if (!traits.routes && weights.router.empty()) {
@@ -85,13 +85,17 @@ Status check_traits(const DecoderParts& parts, const FfnTraits& traits) {
   return {};
 }
 
+struct LayerRange {
+  uint32_t begin = 0, end = 0;
+};
+
 template <class AttentionStep>
-void append_layers(ProgramBuilder& builder, const DecoderParts& parts, const StepTensors& tensors,
-                   const ResidualStep& residual) {
+void append_layers_of(ProgramBuilder& builder, const DecoderParts& parts, const StepTensors& tensors,
+                      const ResidualStep& residual, LayerRange layers) {
   const ModelConfig& config = parts.config;
   const AttentionStep attention(builder, config, tensors);
   const FfnStep ffn(builder, config, tensors, residual, parts.local);
-  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+  for (uint32_t layer = layers.begin; layer < layers.end; ++layer) {
     const LayerWeights& weights = parts.weights.layers[layer];
     const std::string name = "layers." + std::to_string(layer) + ".";
     residual.append_enter(builder, name + "input_norm", weights.attention_connection,
@@ -104,22 +108,77 @@ void append_layers(ProgramBuilder& builder, const DecoderParts& parts, const Ste
   }
 }
 
-// Final norm and head, of the rows whose logits are wanted only: the head is a large part of a small model.
-Tensor append_head(ProgramBuilder& builder, const DecoderParts& parts, const StepTensors& tensors,
-                   const ResidualStep& residual) {
+void append_layers(ProgramBuilder& builder, const DecoderParts& parts, const StepTensors& tensors,
+                   const ResidualStep& residual, LayerRange layers) {
+  switch (parts.config.attention.kind) {
+    case AttentionKind::gqa:
+      return append_layers_of<GqaStep>(builder, parts, tensors, residual, layers);
+    case AttentionKind::mla:
+      return append_layers_of<MlaStep>(builder, parts, tensors, residual, layers);
+    case AttentionKind::compressed:
+      return append_layers_of<CompressedStep>(builder, parts, tensors, residual, layers);
+  }
+}
+
+StepTensors plan_tensors(ProgramBuilder& builder, const DecoderParts& parts) {
   const ModelConfig& config = parts.config;
-  const Tensor chosen = residual.append_head(builder, parts.weights.head_connection);
+  StepTensors tensors;
+  tensors.compute_dtype = parts.weights.compute_dtype;
+  tensors.rounds_as_trained = parts.qat_simulation;
+  tensors.residual =
+      builder.tensor("residual", DType::f32, config.hyper_connections.num_streams * config.hidden_size);
+  tensors.normed = builder.tensor("normed", parts.weights.compute_dtype, config.hidden_size);
+  tensors.rope = builder.tensor("rope", DType::f32, config.attention.rope.dim);
+  tensors.branch = builder.tensor("branch", DType::f32, config.hidden_size);
+  return tensors;
+}
+
+void append_embedding(ProgramBuilder& builder, const DecoderParts& parts, const StepTensors& tensors,
+                      uint32_t copies, const Tensor& out) {
+  const ModelWeights& weights = parts.weights;
+  const RopeConfig& rope = parts.config.attention.rope;
+  const bool wide = weights.compute_dtype == DType::f32;
+  builder.append(
+      embedding("embedding", {.dtype = weights.compute_dtype,
+                              .table = wide ? static_cast<const void*>(weights.embedding_f32.data())
+                                            : static_cast<const void*>(weights.embedding_bf16.data()),
+                              .multiplier = parts.config.embedding_multiplier,
+                              .copies = copies,
+                              .out = out}));
+  builder.append(rope_table("rope_table", rope.inverse_frequencies(), rope.cos_sin_factor(), tensors.rope));
+}
+
+// Norm and head, of the rows `chosen` whose logits are wanted only: the head is a large part of a small
+// model.
+Tensor append_head(ProgramBuilder& builder, const DecoderParts& parts, const StepTensors& tensors,
+                   const Tensor& chosen, const std::vector<float>& norm) {
+  const ModelConfig& config = parts.config;
   const Tensor normed =
       builder.tensor("head.normed", tensors.compute_dtype, config.hidden_size, TensorRows::logits);
   const Tensor logits = builder.tensor("head.logits", DType::f32, config.vocab_size, TensorRows::logits);
   builder.append(rms_norm("head.norm", {.in = chosen,
                                         .cols = config.hidden_size,
-                                        .weight = parts.weights.final_norm,
+                                        .weight = norm,
                                         .epsilon = config.rms_norm_eps,
                                         .out = normed}));
   builder.append(matmul("head.logits", {.weights = {&parts.weights.head, 1}, .in = normed, .out = logits}));
   if (config.logits_divisor != 1.0f) builder.append(divide("head.divide", logits, config.logits_divisor));
   return logits;
+}
+
+// The rows that a drafter reads, as float32: behind the final norm, as lmdeploy, vLLM and SGLang give them to
+// multi-token prediction. No released text says which it is, and no trained drafter could be measured here:
+// the other choice would show as drafts that are seldom right, never as other answers.
+Tensor append_hidden(ProgramBuilder& builder, const DecoderParts& parts, const Tensor& in,
+                     const std::vector<float>& norm) {
+  const Tensor hidden = builder.tensor("hidden", DType::f32, parts.config.hidden_size, in.rows);
+  builder.append(rms_norm("hidden", {.in = in,
+                                     .cols = parts.config.hidden_size,
+                                     .weight = norm,
+                                     .epsilon = parts.config.rms_norm_eps,
+                                     .out = hidden}));
+  builder.export_hidden(hidden);
+  return hidden;
 }
 
 }  // namespace
@@ -131,43 +190,53 @@ Result<std::shared_ptr<const Program>> build_decoder_program(const DecoderParts&
   TANDEM_TRY(check_traits(parts, traits));
   TANDEM_ASSIGN(ProgramBuilder builder, ProgramBuilder::create(shape, traits));
   const ModelConfig& config = parts.config;
-  const ModelWeights& weights = parts.weights;
-  const RopeConfig& rope = config.attention.rope;
   builder.use_state_groups(static_cast<uint32_t>(parts.state_groups.size()));
   builder.count_layers(config.num_layers);
-
-  StepTensors tensors;
-  tensors.compute_dtype = weights.compute_dtype;
-  tensors.rounds_as_trained = parts.qat_simulation;
-  const uint32_t streams = config.hyper_connections.num_streams;
-  tensors.residual = builder.tensor("residual", DType::f32, streams * config.hidden_size);
-  tensors.normed = builder.tensor("normed", weights.compute_dtype, config.hidden_size);
-  tensors.rope = builder.tensor("rope", DType::f32, rope.dim);
-  tensors.branch = builder.tensor("branch", DType::f32, config.hidden_size);
-
-  const bool wide = weights.compute_dtype == DType::f32;
-  builder.append(
-      embedding("embedding", {.dtype = weights.compute_dtype,
-                              .table = wide ? static_cast<const void*>(weights.embedding_f32.data())
-                                            : static_cast<const void*>(weights.embedding_bf16.data()),
-                              .multiplier = config.embedding_multiplier,
-                              .copies = streams,
-                              .out = tensors.residual}));
-  builder.append(rope_table("rope_table", rope.inverse_frequencies(), rope.cos_sin_factor(), tensors.rope));
+  const StepTensors tensors = plan_tensors(builder, parts);
+  append_embedding(builder, parts, tensors, config.hyper_connections.num_streams, tensors.residual);
   const ResidualStep residual(builder, config, tensors);
-  switch (config.attention.kind) {
-    case AttentionKind::gqa:
-      append_layers<GqaStep>(builder, parts, tensors, residual);
-      break;
-    case AttentionKind::mla:
-      append_layers<MlaStep>(builder, parts, tensors, residual);
-      break;
-    case AttentionKind::compressed:
-      append_layers<CompressedStep>(builder, parts, tensors, residual);
-      break;
-  }
-  const Tensor logits = append_head(builder, parts, tensors, residual);
-  return builder.finish(logits);
+  append_layers(builder, parts, tensors, residual, {0, config.num_layers});
+  if (config.num_draft_layers > 0) append_hidden(builder, parts, tensors.residual, parts.weights.final_norm);
+  const Tensor chosen = residual.append_head(builder, parts.weights.head_connection);
+  return builder.finish(append_head(builder, parts, tensors, chosen, parts.weights.final_norm));
+}
+
+Result<std::shared_ptr<const Program>> build_draft_program(const DecoderParts& parts,
+                                                           const ProgramShape& shape,
+                                                           const FfnTraits& traits) {
+  const ModelConfig& config = parts.config;
+  if (config.num_draft_layers == 0) return refuse("program: drafts are not held");
+  TANDEM_TRY(check_caches(parts));
+  TANDEM_TRY(check_traits(parts, traits));
+  TANDEM_ASSIGN(ProgramBuilder builder, ProgramBuilder::create(shape, traits));
+  builder.use_state_groups(static_cast<uint32_t>(parts.state_groups.size()));
+  builder.count_layers(config.num_draft_layers);
+  builder.read_hidden();
+  const StepTensors tensors = plan_tensors(builder, parts);
+  const uint32_t hidden_size = config.hidden_size;
+  const Tensor given = builder.tensor("draft.hidden", DType::f32, hidden_size);
+  const Tensor joined = builder.tensor("draft.joined", tensors.compute_dtype, 2 * hidden_size);
+
+  const DraftWeights& draft = parts.weights.draft;
+  builder.append(load_hidden("draft.load_hidden", given));
+  append_embedding(builder, parts, tensors, /*copies=*/1, tensors.branch);
+  const auto append_norm = [&](std::string name, const Tensor& in, const std::vector<float>& weight,
+                               uint32_t column) {
+    builder.append(rms_norm(std::move(name), {.in = in,
+                                              .cols = hidden_size,
+                                              .weight = weight,
+                                              .epsilon = config.rms_norm_eps,
+                                              .out = joined,
+                                              .out_column = column}));
+  };
+  append_norm("draft.embedding_norm", tensors.branch, draft.embedding_norm, 0);
+  append_norm("draft.hidden_norm", given, draft.hidden_norm, hidden_size);
+  builder.append(matmul("draft.join", {.weights = {&draft.join, 1}, .in = joined, .out = tensors.residual}));
+  const ResidualStep residual(builder, config, tensors);
+  append_layers(builder, parts, tensors, residual, {config.num_layers, config.total_layers()});
+  const Tensor chosen = residual.append_head(builder, parts.weights.head_connection);
+  append_hidden(builder, parts, chosen, draft.head_norm);
+  return builder.finish(append_head(builder, parts, tensors, chosen, draft.head_norm));
 }
 
 }  // namespace tandem

@@ -27,4 +27,9 @@ Result<std::shared_ptr<const Program>> build_decoder_program(const DecoderParts&
                                                              const ProgramShape& shape,
                                                              const FfnTraits& traits);
 
+// The same for the draft layer: Model::build_drafts.
+Result<std::shared_ptr<const Program>> build_draft_program(const DecoderParts& parts,
+                                                           const ProgramShape& shape,
+                                                           const FfnTraits& traits);
+
 }  // namespace tandem

@@ -44,6 +44,10 @@ void parse_deepseek(ConfigReader& reader, ModelConfig& config, const DeepseekDef
       reader.u32_or("max_position_embeddings", defaults.max_position_embeddings, 1);
   config.rms_norm_eps = static_cast<float>(reader.positive_or("rms_norm_eps", 1e-6));
   config.num_mtp_layers = reader.u32_or("num_nextn_predict_layers", 0);
+  if (config.num_mtp_layers > 0) {
+    config.draft.kind = DraftKind::mtp;
+    config.draft.num_stages = config.num_mtp_layers;
+  }
   parse_mla(reader, config);
 
   const uint32_t first_dense = reader.u32_or("first_k_dense_replace", defaults.first_k_dense_replace);
@@ -125,16 +129,27 @@ void parse_deepseek_v3(ConfigReader& reader, ModelConfig& config) {
   check_router(reader, router, "n_routed_experts");
 }
 
+// What multi-token prediction has beside a layer. Its embedding and head are the model's; files repeat both.
+static void plan_mtp(const ModelConfig& config, LoadPlan& plan, const std::string& prefix,
+                     DraftWeights& weights) {
+  const uint32_t hidden = config.hidden_size;
+  plan.vector(weights.embedding_norm, WeightRole::norm, prefix + "enorm.weight", hidden);
+  plan.vector(weights.hidden_norm, WeightRole::norm, prefix + "hnorm.weight", hidden);
+  plan.matrix(weights.join, WeightRole::attention, prefix + "eh_proj.weight", hidden, 2 * hidden);
+  plan.vector(weights.head_norm, WeightRole::norm, prefix + "shared_head.norm.weight", hidden);
+}
+
 void plan_deepseek(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights) {
   const AttentionConfig& a = config.attention;
   const uint32_t hidden = config.hidden_size, heads = a.num_heads;
   const uint32_t query_dim = a.qk_nope_head_dim + a.qk_rope_head_dim,
                  head_rows = a.qk_nope_head_dim + a.v_head_dim;
   plan_ends(config, plan, weights);
-  for (uint32_t l = 0; l < config.num_layers; ++l) {
+  for (uint32_t l = 0; l < config.total_layers(); ++l) {
     LayerWeights& layer = weights.layers[l];
     const std::string prefix = "model.layers." + std::to_string(l) + ".", attn = prefix + "self_attn.";
     plan.at_layer(l);
+    if (l >= config.num_layers) plan_mtp(config, plan, prefix, weights.draft);
     plan_layer_norms(config, plan, prefix, layer.attention);
 
     AttentionWeights& w = layer.attention;

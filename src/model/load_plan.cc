@@ -146,7 +146,7 @@ void LoadPlan::embedding(ModelWeights& weights, size_t index) {
 
 LoadPlan make_load_plan(const ModelConfig& config, ModelWeights& weights) {
   LoadPlan plan;
-  weights.layers.resize(config.num_layers);
+  weights.layers.resize(config.total_layers());
   family_entry(config.family).plan(config, plan, weights);
   return plan;
 }

@@ -118,7 +118,9 @@ std::string why_unknown(const std::string& tensor, const ModelConfig& config) {
     return fmt::format("config.json makes {} draft stages", config.draft.num_stages);
   const std::optional<uint32_t> layer = layer_of(tensor);
   if (!layer) return fmt::format("{} has no such tensor", config.model_type);
-  if (*layer >= config.num_layers) return fmt::format("config.json says {} layers", config.num_layers);
+  if (*layer >= config.total_layers()) return fmt::format("config.json says {} layers", config.num_layers);
+  if (*layer >= config.num_layers)
+    return fmt::format("the draft layer of {} has no such tensor", config.model_type);
   return fmt::format("config.json makes layer {} a {} layer of {}, which has no such tensor", *layer,
                      config.is_moe(*layer) ? "MoE" : "dense", config.model_type);
 }
@@ -139,7 +141,12 @@ bool is_ignorable(const std::string& tensor, const ModelConfig& config) {
     return is_deepseek_v4_draft_copy(tensor) || (stage && *stage < config.draft.num_stages);
   }
   const std::optional<uint32_t> layer = layer_of(tensor);
-  return layer && *layer >= config.num_layers && *layer - config.num_layers < config.num_mtp_layers;
+  if (!layer || *layer < config.num_layers || *layer - config.num_layers >= config.num_mtp_layers)
+    return false;
+  if (*layer >= config.total_layers()) return true;
+  // Of a draft layer that is held only the copies of what it shares with the model.
+  const std::string prefix = fmt::format("{}{}.", kLayerPrefix, *layer);
+  return tensor.starts_with(prefix + "embed_tokens.") || tensor.starts_with(prefix + "shared_head.head.");
 }
 
 Result<ResolvedTensors> resolve_tensors(const LoadPlan& plan, const Checkpoint& checkpoint,
@@ -157,8 +164,11 @@ Result<ResolvedTensors> resolve_tensors(const LoadPlan& plan, const Checkpoint& 
     if (stored == nullptr) {
       return make_error(
           ErrorCode::not_found,
-          fmt::format("{}: tensor '{}' {} is missing; config.json ({}) calls for it", checkpoint.folder(),
-                      claim.tensor, shape_text(claim.shape), config.model_type));
+          fmt::format("{}: tensor '{}' {} is missing; config.json ({}) calls for it{}", checkpoint.folder(),
+                      claim.tensor, shape_text(claim.shape), config.model_type,
+                      layer_of(claim.tensor).value_or(0) >= config.num_layers
+                          ? " to draft tokens; speculative: off does without"
+                          : ""));
     }
     if (!has_shape(*stored->info, claim)) {
       return make_error(

@@ -25,8 +25,8 @@ MoeShape moe_shape(const ModelConfig& config) {
 }
 
 std::vector<const MoeLayerWeights*> moe_layers(const ModelConfig& config, const ModelWeights& weights) {
-  std::vector<const MoeLayerWeights*> layers(config.num_layers, nullptr);
-  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+  std::vector<const MoeLayerWeights*> layers(config.total_layers(), nullptr);
+  for (uint32_t layer = 0; layer < config.total_layers(); ++layer) {
     if (config.is_moe(layer)) layers[layer] = &weights.layers[layer].moe;
   }
   return layers;
@@ -54,7 +54,7 @@ std::vector<StateGroupSpec> state_groups(const ModelConfig& config, DType cache_
   if (config.attention.kind == AttentionKind::compressed) return compressed_state_groups(config, cache_dtype);
   const PagedKvLayout layout = kv_layout(config, cache_dtype);
   StateGroupSpec spec;
-  spec.layers.resize(config.num_layers);
+  spec.layers.resize(config.total_layers());
   std::iota(spec.layers.begin(), spec.layers.end(), 0u);
   spec.tokens_per_block = layout.tokens_per_block;
   spec.bytes_per_block = layout.block_bytes();
@@ -101,6 +101,11 @@ Result<std::shared_ptr<const Program>> Model::build(const ProgramShape& shape, c
                                                     const StateCaches& caches, MoeBlock* local) const {
   return build_decoder_program({*config_, *weights_, state_groups_, caches, local, options_.qat_simulation},
                                shape, traits);
+}
+
+Result<std::shared_ptr<const Program>> Model::build_drafts(const ProgramShape& shape, const FfnTraits& traits,
+                                                           const StateCaches& caches, MoeBlock* local) const {
+  return build_draft_program({*config_, *weights_, state_groups_, caches, local}, shape, traits);
 }
 
 }  // namespace tandem

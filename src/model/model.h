@@ -54,6 +54,12 @@ class Model {
   Result<std::shared_ptr<const Program>> build(const ProgramShape& shape, const FfnTraits& traits,
                                                const StateCaches& caches, MoeBlock* local) const;
 
+  // The program of a round of drafting, from the same caches. Its rows have the hidden rows of the model's
+  // row at the same position (of a program of `build`) and the id of the token behind it; their logits are
+  // those of the token behind that. invalid_argument: drafts are not held.
+  Result<std::shared_ptr<const Program>> build_drafts(const ProgramShape& shape, const FfnTraits& traits,
+                                                      const StateCaches& caches, MoeBlock* local) const;
+
  private:
   Model() = default;
 

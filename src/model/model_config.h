@@ -119,7 +119,7 @@ struct ModelConfig {
   CompressedAttentionConfig compressed;
   HyperConnectionConfig hyper_connections;
 
-  std::vector<FfnKind> layer_ffn;  // [num_layers]
+  std::vector<FfnKind> layer_ffn;  // [total_layers()]
   uint32_t dense_intermediate_size = 0;
   uint32_t moe_intermediate_size = 0;
   uint32_t shared_intermediate_size = 0;  // width of the one fused shared expert; 0: none
@@ -132,10 +132,19 @@ struct ModelConfig {
 
   uint32_t num_mtp_layers = 0;  // layers >= num_layers in the files, ignored by the plain loader
   DraftConfig draft;
+  // Draft layers that this run holds: they follow the model's own in every list of layers. 0 until
+  // hold_drafts.
+  uint32_t num_draft_layers = 0;
   std::optional<int32_t> bos_token_id;
   std::vector<int32_t> eos_token_ids;
 
   bool is_moe(uint32_t layer) const { return layer_ffn[layer] == FfnKind::moe; }
+  uint32_t total_layers() const { return num_layers + num_draft_layers; }
+  // From now on the draft stages that the files bring along are layers of this run.
+  void hold_drafts() {
+    num_draft_layers = draft.num_stages;
+    layer_ffn.resize(total_layers(), FfnKind::moe);
+  }
 };
 
 // Parses the text of a config.json. `source` names it in messages. Errors name the key, its value and what

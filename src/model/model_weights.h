@@ -63,6 +63,13 @@ struct LayerWeights {
   MoeLayerWeights moe;                                          // MoE layers: the parts that this rank holds
 };
 
+// Multi-token prediction: what stands before and behind its layer (LayerWeights of the same rank).
+struct DraftWeights {
+  std::vector<float> embedding_norm, hidden_norm;  // [hidden]
+  PackedWeight join;                               // [hidden, 2 * hidden]: embedding, then hidden row
+  std::vector<float> head_norm;                    // [hidden], before the model's head
+};
+
 struct ModelWeights {
   DType compute_dtype = DType::bf16;     // bf16 or f32
   std::vector<uint16_t> embedding_bf16;  // [vocab, hidden] when the compute dtype is bf16
@@ -70,7 +77,8 @@ struct ModelWeights {
   std::vector<float> final_norm;         // [hidden]
   HyperConnectionWeights head_connection;
   PackedWeight head;                 // [vocab, hidden]
-  std::vector<LayerWeights> layers;  // [num_layers]
+  std::vector<LayerWeights> layers;  // [total_layers()]
+  DraftWeights draft;                // empty when no drafts are held
   std::vector<OwnedBuffer> storage;  // what the packed weights point into
   size_t resident_bytes = 0;
 };

@@ -74,8 +74,9 @@ class ModelWeightsTest : public ::testing::Test {
 
   // Every tensor that the plan claims. With `blocks`, those that fp8 releases quantise are F8_E4M3 with
   // scales.
-  void make(const char* text, bool blocks = false) {
+  void make(const char* text, bool blocks = false, bool drafts = false) {
     config_ = config_of(text);
+    if (drafts) config_.hold_drafts();
     ModelWeights unused;
     const LoadPlan plan = make_load_plan(config_, unused);
     for (const TensorClaim& claim : plan.claims()) {

@@ -71,6 +71,12 @@ Result<std::unique_ptr<OfflineRunner>> OfflineRunner::create(const Model& model,
       std::shared_ptr<const Program> program,
       model.build({options.capacity, options.capacity}, port->traits(), caches, runner->local_.get()));
   TANDEM_ASSIGN(runner->lane_, runner->executor_->create_lane(std::move(program), LaneId{0}));
+  if (config.num_draft_layers > 0) {
+    TANDEM_ASSIGN(std::shared_ptr<const Program> drafts,
+                  model.build_drafts({options.capacity, options.capacity}, port->traits(), caches,
+                                     runner->local_.get()));
+    TANDEM_ASSIGN(runner->draft_lane_, runner->executor_->create_lane(std::move(drafts), LaneId{1}));
+  }
   return runner;
 }
 
@@ -88,6 +94,22 @@ void OfflineRunner::set_tables(uint32_t sequence, uint32_t position) {
 }
 
 Result<std::span<const float>> OfflineRunner::run(std::span<const OfflineRow> rows) {
+  hidden_.clear();
+  return run_lane(*lane_, rows);
+}
+
+Result<std::span<const float>> OfflineRunner::run_drafts(std::span<const OfflineRow> rows) {
+  if (draft_lane_ == nullptr || rows.size() > token_ids_.size()) {
+    return make_error(ErrorCode::invalid_argument,
+                      "offline drafts: the model holds none, or more rows than the "
+                      "last step had");
+  }
+  hidden_.clear();
+  for (uint32_t row = 0; row < rows.size(); ++row) hidden_.push_back(lane_->hidden(row));
+  return run_lane(*draft_lane_, rows);
+}
+
+Result<std::span<const float>> OfflineRunner::run_lane(Lane& lane, std::span<const OfflineRow> rows) {
   token_ids_.clear();
   logit_rows_.clear();
   for (Group& group : groups_) group.rows.clear();
@@ -118,14 +140,15 @@ Result<std::span<const float>> OfflineRunner::run(std::span<const OfflineRow> ro
   batch.rows = group_rows_[0];
   batch.group_rows = group_rows_;
   batch.logit_rows = logit_rows_;
-  TANDEM_TRY(executor_->start(*lane_, batch));
-  Advance advance = executor_->advance(*lane_);
+  batch.hidden = hidden_;
+  TANDEM_TRY(executor_->start(lane, batch));
+  Advance advance = executor_->advance(lane);
   while (advance.state == AdvanceState::waiting) {
     executor_->poll();
-    advance = executor_->advance(*lane_);
+    advance = executor_->advance(lane);
   }
   if (advance.state == AdvanceState::failed) return std::unexpected<Error>(std::move(advance.error));
-  return lane_->logits();
+  return lane.logits();
 }
 
 }  // namespace tandem

@@ -45,6 +45,10 @@ class OfflineRunner {
   // room for.
   Result<std::span<const float>> run(std::span<const OfflineRow> rows);
 
+  // A round of drafting over the rows of the last `run`, the first ones in their order: the same sequences
+  // and positions, and for each the token behind it. Logits of the tokens behind those.
+  Result<std::span<const float>> run_drafts(std::span<const OfflineRow> rows);
+
   uint32_t vocab_size() const { return lane_->program().vocab_size(); }
   Lane& lane() { return *lane_; }
 
@@ -61,6 +65,7 @@ class OfflineRunner {
     std::vector<int32_t> tables;     // the same, -1 where the block is out of reach
     std::vector<AttentionRow> rows;  // of the step in work
   };
+  Result<std::span<const float>> run_lane(Lane& lane, std::span<const OfflineRow> rows);
   // Tables for a step whose rows of `sequence` begin at `position`.
   void set_tables(uint32_t sequence, uint32_t position);
 
@@ -71,11 +76,12 @@ class OfflineRunner {
   std::unique_ptr<LocalFfn> local_ffn_;
   std::unique_ptr<FfnPort> wrapper_;
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<Lane> lane_;
+  std::unique_ptr<Lane> lane_, draft_lane_;
   StepId next_step_ = 1;
   std::vector<int32_t> token_ids_;  // of the step in work
   std::vector<std::span<const AttentionRow>> group_rows_;
   std::vector<uint32_t> logit_rows_;
+  std::vector<const float*> hidden_;
 };
 
 }  // namespace tandem
