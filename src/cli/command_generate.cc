@@ -114,7 +114,12 @@ Json execution_json(const EngineStats& stats) {
   const auto per_layer_us = [](double seconds, uint64_t layers) {
     return layers == 0 ? Json() : Json(seconds * 1e6 / static_cast<double>(layers));
   };
+  const SpeculationStats& drafts = stats.speculation;
   return {{"decode_lanes", stats.decode_lanes},
+          {"drafted", drafts.drafted},
+          {"accepted", drafts.accepted},
+          {"accepted_at", drafts.accepted_at},
+          {"draft_rounds", drafts.rounds},
           {"eager_steps", execution.eager_steps},
           {"graph_replays", execution.graph_replays},
           {"graph_padded_replays", execution.graph_padded_replays},

@@ -76,6 +76,8 @@ std::vector<std::string> shared_arguments(const Settings& settings, int threads)
           "--weights=" + settings.engine.weights,
           "--deterministic=" + std::string(bool_text(settings.engine.deterministic)),
           "--balanced-routing=" + std::string(bool_text(settings.engine.balanced_routing)),
+          "--speculative=" + settings.engine.speculative,
+          "--num-speculative-tokens=" + std::to_string(settings.engine.num_speculative_tokens),
           "--connector=" + settings.afd.connector,
           "--exchange=" + settings.afd.exchange,
           "--placement=" + settings.afd.placement,

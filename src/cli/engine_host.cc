@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/memory_budget.h"
 #include "cli/compute.h"
+#include "cli/drafts.h"
 #include "cli/model_folder.h"
 #include "cli/stop_signal.h"
 #include "model/model.h"
@@ -143,15 +144,20 @@ struct EngineHost::Impl {
   }
 
   // A program for each size, as far as a step can have the rows: the first that holds all of them is the
-  // last.
-  Status capture(const std::vector<uint32_t>& sizes, uint32_t most_rows, const StateCaches& caches,
+  // last. The same for the drafter.
+  Status capture(const std::vector<uint32_t>& sizes, const LaneRows& most, const StateCaches& caches,
                  AttentionPrograms& programs) {
     for (const uint32_t size : sizes) {
-      const uint32_t rows = std::min(size, most_rows);
+      const uint32_t rows = std::min(size, most.decode);
       AttentionPrograms::Captured captured{size, nullptr};
       TANDEM_ASSIGN(captured.program, model->build({rows, rows}, port->traits(), caches, local.get()));
-      programs.captured.push_back(std::move(captured));
-      if (rows == most_rows) break;
+      programs.captured.push_back(captured);
+      if (programs.drafts.decode) {
+        TANDEM_ASSIGN(captured.program, model->build_drafts({rows, std::min(rows, most.sequences)},
+                                                            port->traits(), caches, local.get()));
+        programs.drafts.captured.push_back(captured);
+      }
+      if (rows == most.decode) break;
     }
     if (!sizes.empty()) {
       log_info("graph mode: " + std::to_string(programs.captured.size()) +
@@ -173,6 +179,8 @@ struct EngineHost::Impl {
     options.scheduler.max_num_seqs = static_cast<uint32_t>(settings.serving.max_num_seqs);
     options.scheduler.max_num_batched_tokens = static_cast<uint32_t>(settings.serving.max_num_batched_tokens);
     options.lanes = lane_options(settings.afd);
+    options.speculation.num_tokens = drafts_in_a_step(settings, config);
+    options.speculation.automatic = settings.engine.speculative == "auto";
     options.max_context_tokens = max_context_tokens(settings, config);
     options.max_queue = static_cast<uint32_t>(settings.serving.max_queue);
     options.vocab_size = config.vocab_size;
@@ -190,7 +198,17 @@ struct EngineHost::Impl {
     TANDEM_ASSIGN(programs.prefill,
                   model->build({rows.prefill, std::min(options.scheduler.max_num_seqs, rows.prefill)},
                                port->traits(), caches, local.get()));
-    TANDEM_TRY(capture(Placement::from(settings).capture_sizes, rows.decode, caches, programs));
+    if (options.speculation.num_tokens > 0) {
+      const auto build = [&](uint32_t most_rows, uint32_t sequences) {
+        return model->build_drafts({most_rows, std::min(sequences, most_rows)}, port->traits(), caches,
+                                   local.get());
+      };
+      TANDEM_ASSIGN(programs.drafts.decode, build(rows.decode, rows.sequences));
+      TANDEM_ASSIGN(programs.drafts.prefill, build(rows.prefill, options.scheduler.max_num_seqs));
+      log_info("speculative: " + settings.engine.speculative + ": up to " +
+               std::to_string(options.speculation.num_tokens) + " drafts a step");
+    }
+    TANDEM_TRY(capture(Placement::from(settings).capture_sizes, rows, caches, programs));
     log_info("KV pool: " + pools_text(pools) + ", " + bytes_text(pools.bytes()) + "; context " +
              std::to_string(options.max_context_tokens) + " tokens");
     facts.bytes_held = weights.resident_bytes + pools.bytes();
@@ -216,6 +234,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::create(const Settings& settings,
   const Placement placement = Placement::from(settings);
   const bool colocated = ffn_addresses.empty();
   TANDEM_ASSIGN(impl->config, read_model_config(settings.model));
+  TANDEM_TRY(settle_drafts(settings, impl->config));
   TANDEM_ASSIGN(const GenerationDefaults defaults, read_generation_defaults(settings.model));
   TANDEM_ASSIGN(impl->compute, Compute::create(threads_for(settings, roles)));
   impl->facts.rank = std::max<int64_t>(0, settings.afd.attention_rank);  // auto, settled nowhere: 0

@@ -7,6 +7,7 @@
 
 #include "afd/topology.h"
 #include "cli/compute.h"
+#include "cli/drafts.h"
 #include "cli/model_folder.h"
 #include "ffn/ffn_worker.h"
 #include "model/model.h"
@@ -104,6 +105,7 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
   const Placement placement = Placement::from(settings);
   TANDEM_TRY(check_addresses(settings.afd));
   TANDEM_ASSIGN(impl->config, read_model_config(settings.model));
+  TANDEM_TRY(settle_drafts(settings, impl->config));
   TANDEM_ASSIGN(impl->compute, Compute::create(threads_for(settings, roles)));
 
   const auto rank =

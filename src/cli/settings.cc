@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "afd/connector.h"
+#include "attention/speculation.h"
 #include "cli/load_profile.h"
 #include "cli/support.h"
 
@@ -35,6 +36,13 @@ OptionSet Settings::declare() {
   set.boolean(
       "engine.qat_simulation", engine.qat_simulation,
       "DeepSeek-V4: round keys, entries and the indexer's vectors to fp8 and fp4 as in its training.");
+  set.choice(
+      "engine.speculative", engine.speculative, {"off", "auto", "on"},
+      "Tokens that the model's own drafter (multi-token prediction) proposes and the model verifies, several "
+      "in a step; answers stay the same. auto: where the files have one, as long as measured steps say that "
+      "it pays; off: its layers are not loaded.");
+  set.integer("engine.num_speculative_tokens", engine.num_speculative_tokens, 0, kMaxDraftTokens,
+              "Most drafts of a sequence in a step; 0: as many as the drafter was trained for.");
   set.integer(
       "engine.threads", engine.threads, 0, 1024,
       "Compute threads of this process; 0: the CPU budget, shared out by `up`. Where a CPU is left for each "
@@ -83,9 +91,10 @@ OptionSet Settings::declare() {
   set.choice("afd.compute_shared_experts_on_attention", afd.compute_shared_experts_on_attention,
              {"auto", "true", "false"},
              "Attention runs the shared experts while it waits; auto: where the gate is.");
-  set.boolean("afd.send_token_ids", afd.send_token_ids,
-              "Token ids travel beside the activation (gate on FFN only). Models that take experts by token id "
-              "send them anyway.");
+  set.boolean(
+      "afd.send_token_ids", afd.send_token_ids,
+      "Token ids travel beside the activation (gate on FFN only). Models that take experts by token id "
+      "send them anyway.");
   set.choice(
       "afd.exchange", afd.exchange, {"auto", "allgather", "alltoall"},
       "How FFN ranks exchange rows: alltoall, each owner gets its own; allgather, every rank gets all; auto, "

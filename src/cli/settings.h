@@ -14,9 +14,11 @@ struct EngineSettings {
   std::string compute_dtype = "bf16";  // bf16 | float32
   std::string weights = "auto";        // auto | dequantized
   bool deterministic = false;
-  bool balanced_routing = false;  // benchmarks only
+  bool balanced_routing = false;       // benchmarks only
+  std::string speculative = "auto";    // off | auto | on
+  int64_t num_speculative_tokens = 0;  // 0: as many as the model's drafter was trained for
   bool qat_simulation = false;
-  int64_t threads = 0;            // 0: what the CPU budget allows
+  int64_t threads = 0;  // 0: what the CPU budget allows
   std::string log_level = "info";
 };
 

@@ -145,7 +145,7 @@ bool is_ignorable(const std::string& tensor, const ModelConfig& config) {
     return false;
   if (*layer >= config.total_layers()) return true;
   // Of a draft layer that is held only the copies of what it shares with the model.
-  const std::string prefix = fmt::format("{}{}.", kLayerPrefix, *layer);
+  const std::string prefix = fmt::format("model.layers.{}.", *layer);
   return tensor.starts_with(prefix + "embed_tokens.") || tensor.starts_with(prefix + "shared_head.head.");
 }
 

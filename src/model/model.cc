@@ -105,7 +105,8 @@ Result<std::shared_ptr<const Program>> Model::build(const ProgramShape& shape, c
 
 Result<std::shared_ptr<const Program>> Model::build_drafts(const ProgramShape& shape, const FfnTraits& traits,
                                                            const StateCaches& caches, MoeBlock* local) const {
-  return build_draft_program({*config_, *weights_, state_groups_, caches, local}, shape, traits);
+  return build_draft_program({*config_, *weights_, state_groups_, caches, local, options_.qat_simulation},
+                             shape, traits);
 }
 
 }  // namespace tandem

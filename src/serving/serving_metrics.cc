@@ -70,6 +70,24 @@ void append_engine(const Engine& engine, std::vector<MetricFamily>& out) {
           execution.eager_host_seconds);
   counter("tandem_replay_host_seconds_total", "Host time of replayed decode steps",
           execution.replay_host_seconds);
+  const SpeculationStats& drafts = stats.speculation;
+  gauge("tandem_draft_tokens", "Most drafts of a sequence in a step now; 0: speculation is off",
+        drafts.tokens);
+  counter("tandem_drafted_tokens_total", "Tokens proposed by the drafter and verified", drafts.drafted);
+  counter("tandem_accepted_tokens_total", "Of these, those that the model would have said", drafts.accepted);
+  counter("tandem_draft_rounds_total", "Steps of the drafter", drafts.rounds);
+  counter("tandem_draft_seconds_total", "Time in them", drafts.seconds);
+  MetricFamily positions{"tandem_accepted_tokens_by_position_total",
+                         "Accepted drafts by their position in a step, from 1",
+                         MetricType::Counter,
+                         {}};
+  for (size_t i = 0; i < SpeculationStats::kPositions; ++i) {
+    prometheus::ClientMetric metric;
+    metric.label = {{"position", std::to_string(i + 1)}};
+    metric.counter.value = static_cast<double>(drafts.accepted_at[i]);
+    positions.metric.push_back(std::move(metric));
+  }
+  out.push_back(std::move(positions));
   counter("tandem_ffn_submits_total", "Exchanges with the experts", stats.ffn_submits);
   counter("tandem_ffn_wait_seconds_total", "Time in which attention could only wait for the experts",
           stats.ffn_wait_seconds);
