@@ -6,30 +6,40 @@
 
 namespace tandem {
 
+void AttentionWorker::Impl::count_draft(uint32_t row, uint32_t drafted) {
+  const std::lock_guard lock(mutex);
+  SpeculationStats& counts = stats.speculation;
+  if (row == 0) {
+    counts.drafted += drafted;
+  } else {
+    ++counts.accepted;
+    ++counts.accepted_at[row - 1];
+  }
+}
+
 bool AttentionWorker::Impl::verify(StepPart& part, const Lane& lane, uint32_t first_logit_row) {
   Sequence& sequence = *part.sequence;
   const std::span<const int32_t> proposed = std::span(sequence.drafts).first(part.drafts);
   bool alive = true;
   const uint32_t accepted = verify_drafts(proposed, [&](uint32_t row) {
+    // A row behind the first is sampled because the draft before it was right. Counted before the token is
+    // delivered: who has been told of an end finds its counts complete.
+    if (part.drafts > 0) count_draft(row, part.drafts);
     const int32_t token = sample(sequence, lane.logits(first_logit_row + row));
     alive = token >= 0;
     return token;
   });
-  if (part.drafts > 0) {
-    drafts.add_verified(part.drafts, accepted);
-    const std::lock_guard lock(mutex);
-    SpeculationStats& counts = stats.speculation;
-    counts.drafted += part.drafts;
-    counts.accepted += accepted;
-    for (uint32_t i = 0; i < accepted; ++i) ++counts.accepted_at[i];
-  }
+  if (part.drafts > 0) drafts.add_verified(part.drafts, accepted);
   if (!alive) return false;
   sequence.drafts.clear();
   if (part.drafts > accepted) {
     part.rows = 1 + accepted;
     // Nothing is given back before a step's drafts are verified, so this always reaches; if it did not, the
     // sequence would be computed again from its tokens.
-    if (!sequence.state.rollback(part.begin + part.rows)) sequence.state.clear();
+    if (!sequence.state.rollback(part.begin + part.rows)) {
+      sequence.state.clear();
+      sequence.is_drafting = false;
+    }
   }
   return true;
 }

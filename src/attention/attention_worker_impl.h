@@ -120,6 +120,8 @@ struct AttentionWorker::Impl {
   // Samples the rows of a part and rolls back what was not accepted: `part.rows` are then those that were
   // kept. False: the sequence has ended and is gone.
   bool verify(StepPart& part, const Lane& lane, uint32_t first_logit_row);
+  // Row `row` of a step with `drafted` drafts is sampled now.
+  void count_draft(uint32_t row, uint32_t drafted);
   // Drafts that may follow the sequence's last token.
   uint32_t most_drafts(const Sequence& sequence) const;
   // Lays out what to draft behind a step. False: nothing; the stream is free.
