@@ -64,7 +64,7 @@ LoadRun::LoadRun(const LoadPlan& plan, const ResolvedTensors& tensors, const Ker
     role_bytes_[static_cast<size_t>(item.role)] += pack.bytes;
     format_bytes_[static_cast<size_t>(pack.format)] += pack.bytes;
     resident_bytes_ += pack.bytes;
-    work_bytes_ += uint64_t{item.rows} * item.cols * element;
+    work_bytes_ += item.rows * row_bytes(pack);
     if (item.transposed) {
       tasks_.push_back({i, false, 0, item.rows});
       scratch_bytes_ = std::max(scratch_bytes_, uint64_t{2} * item.rows * item.cols * sizeof(float));
@@ -73,6 +73,17 @@ LoadRun::LoadRun(const LoadPlan& plan, const ResolvedTensors& tensors, const Ker
     }
   }
   dequantized_ = static_cast<uint32_t>(std::ranges::count(dequantized, true));
+}
+
+uint64_t LoadRun::row_bytes(const Pack& pack) const {
+  switch (pack.format) {
+    case PackFormat::fp8_block:
+      return pack.item.cols;
+    case PackFormat::mxfp4:
+      return (uint64_t{pack.item.cols} + 1) / 2;
+    default:
+      return dtype_bytes(compute_dtype_, pack.item.cols);
+  }
 }
 
 PackFormat LoadRun::format_of(const PackItem& item, WeightStorage storage) const {
@@ -209,7 +220,7 @@ Result<uint64_t> LoadRun::pack_codes(const Pack& pack, uint32_t row_begin, uint3
     }
     first += source.count;
   }
-  return uint64_t{row_end - row_begin} * item.cols * dtype_bytes(compute_dtype_, 1);
+  return uint64_t{row_end - row_begin} * row_bytes(pack);
 }
 
 Result<uint64_t> LoadRun::pack_rows(const PackItem& item, uint32_t row_begin, uint32_t row_end,

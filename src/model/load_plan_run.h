@@ -32,7 +32,7 @@ class LoadRun {
   // has no more; data_loss, naming the tensor, when codes or scales are not numbers; out_of_range: a table
   // with a number out of its range, named.
   Result<void> load(ModelWeights& weights, ThreadPool& pool, LoadProgress& progress);
-  // What `progress` will have counted at the end: bytes of source rows.
+  // What `progress` will have counted at the end: bytes of rows as they are packed, scales left out.
   uint64_t work_bytes() const { return work_bytes_; }
 
  private:
@@ -54,6 +54,7 @@ class LoadRun {
   }
   // In which format an item is packed: codes stay codes where all its sources have the same kind.
   PackFormat format_of(const PackItem& item, WeightStorage storage) const;
+  uint64_t row_bytes(const Pack& pack) const;  // of what `progress` counts
   void add_tasks(uint32_t item, bool copy, uint32_t rows, uint32_t cols);
   Result<void> place(ModelWeights& weights);
   Result<uint64_t> run(const Task& task, std::byte* scratch) const;
