@@ -248,6 +248,24 @@ class Writer:
         self.out.finish()
 
 
+def write_tokenizer(folder, vocab_size):
+    """One token a byte, and names for all other ids, so that any answer of random weights can be shown."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]  # the bytes that byte-level BPE writes as themselves
+    letters, spare = {}, 256
+    for byte in range(256):
+        letters[chr(byte if byte in printable else spare)] = len(letters) + 2
+        spare += byte not in printable
+    names = ["<begin>", "<end>"] + [f"<{token}>" for token in range(258, vocab_size)]
+    added = [{"id": token, "content": name, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+              "special": token < 2} for token, name in zip([0, 1, *range(258, vocab_size)], names)]
+    tokenizer = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
+                 "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+                 "post_processor": None, "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+                 "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                           "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": letters, "merges": []}}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False) + "\n")
+
+
 def write(folder, shape="tiny", dequantised=False, seed=SEED):
     folder.mkdir(parents=True, exist_ok=True)
     config = {**COMMON, **SHAPES[shape]}
@@ -255,6 +273,8 @@ def write(folder, shape="tiny", dequantised=False, seed=SEED):
     if dequantised:
         del stored["quantization_config"], stored["expert_dtype"]
     (folder / "config.json").write_text(json.dumps(stored, indent=1) + "\n")
+    if config["vocab_size"] > 258:
+        write_tokenizer(folder, config["vocab_size"])
     Writer(config, Checkpoint(folder), dequantised, seed).model()
     return config
 
