@@ -22,7 +22,7 @@ MUTANTS = (
            "selection[e] += bias[e];", "selection[e] += 0.0f * bias[e];",
            "moe_router_test", "Router.*"),
     Mutant("weights from the biased scores", "src/moe/router.cc",
-           "weigh(config, scores, row_ids,", "weigh(config, selection, row_ids,",
+           "select(selection, row_ids);\n    weigh(config, scores, row_ids,", "select(selection, row_ids);\n    weigh(config, selection, row_ids,",
            "moe_router_test", "Router.WeightsComeFromTheUnbiasedScores"),
     Mutant("a losing group gets 0 instead of never", "src/moe/router.cc",
            "selection.begin() + g * size, size, kNever);", "selection.begin() + g * size, size, 0.0f);",
