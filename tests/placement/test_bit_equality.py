@@ -196,3 +196,27 @@ def test_balanced_routing_is_the_same_on_either_side_and_not_the_models(gate, pr
 def test_token_ids_as_payload_change_nothing(transport, prompts, colocated):
     split = generate("deepseek_v3", prompts, "--ffn", "1", "--transport", transport, "--send-token-ids")
     assert outcome(split) == outcome(colocated["deepseek_v3"])
+
+
+@pytest.mark.parametrize("model", ("deepseek_v4", "deepseek_v4_pro"))
+def test_compressed_entries_over_long_prompts(model, tmp_path):
+    """Around an entry of 128 tokens and past several: eager and graph, in chunks, split, over lanes, and after preemption."""
+    folder = ROOT / "tests" / "fixtures" / model
+    rng = random.Random(11)
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt_ids": [rng.randrange(64) for _ in range(length)]}) + "\n" for length in (1, 127, 128, 129, 513)))
+
+    def run(*flags):
+        done = subprocess.run([BINARY, "generate", "--model", str(folder), "--prompts-file", str(path), "--deterministic", "--json", "--ignore-eos",
+                               "--max-tokens", "12", "--max-context-tokens", "640", "--log-level", "error", *flags],
+                              capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return outcome(json.loads(done.stdout))
+
+    expected = run("--one-by-one")
+    assert len({tokens_and_hash[1] for tokens_and_hash in expected}) == 5
+    for flags in (["--max-num-batched-tokens", "100"], ["--execution", "graph"], ["--ffn", "1", "--execution", "graph", "--max-num-batched-tokens", "65"],
+                  ["--ffn", "2", "--connector", "m2n", "--compute-gate-on-attention"],
+                  ["--ffn", "2", "--micro-batches", "2", "--micro-batch-split", "token"],
+                  ["--kv-cache-tokens", "640"]):
+        assert run(*flags) == expected, flags
