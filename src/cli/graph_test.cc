@@ -57,7 +57,7 @@ Settings settings_of(int64_t ffn_ranks, bool gate_on_attention) {
 
 GenerationRequest request(int32_t first, uint32_t tokens) {
   GenerationRequest made;
-  made.prompt = {first, 5, 7, 9};
+  made.prompt = {first % 90, 5, 7, 9};  // of the smallest vocabulary
   made.sampling.temperature = 0;
   made.sampling.max_tokens = tokens;
   made.sampling.ignore_eos = true;
@@ -68,6 +68,7 @@ GenerationRequest request(int32_t first, uint32_t tokens) {
 struct Outcome {
   std::vector<uint64_t> hashes;
   ExecutionStats execution;
+  SpeculationStats speculation;
   size_t allocations = 0;  // between two tokens in the middle of the longest request
 };
 
@@ -90,7 +91,32 @@ Outcome run(const Settings& settings) {
   if (counted.size() == 150) result.allocations = counted[145] - counted[60];
   EXPECT_EQ(counted.size(), 150u);
   result.execution = engine.stats().execution;
+  result.speculation = engine.stats().speculation;
   return result;
+}
+
+// Both lanes of a step, the model's and the drafter's, on both roles.
+TEST(GraphMode, DraftsAreReplayedAndAllocateNothing) {
+  std::vector<uint64_t> without;
+  for (const char* speculative : {"off", "on"}) {
+    for (const int64_t ranks : {0, 1, 2}) {
+      Settings settings = settings_of(ranks, true);
+      settings.model = "tests/fixtures/deepseek_v3_mtp";
+      settings.engine.deterministic = true;
+      settings.engine.speculative = speculative;
+      settings.engine.num_speculative_tokens = 2;
+      settings.afd.connector = ranks == 2 ? "m2n" : "p2p";
+      settings.afd.capture_sizes = {"4", "16"};
+      const Outcome ran = run(settings);
+      const std::string what = std::string(speculative) + ", " + std::to_string(ranks) + " FFN ranks";
+      EXPECT_EQ(ran.allocations, 0u) << what;
+      EXPECT_EQ(ran.execution.graph_misses, 0u) << what;
+      EXPECT_EQ(ran.execution.graph_warmups, ran.speculation.drafted > 0 ? 4u : 2u) << what;
+      EXPECT_EQ(ran.speculation.accepted > 0, std::string(speculative) == "on") << what;
+      if (without.empty()) without = ran.hashes;
+      EXPECT_EQ(ran.hashes, without) << what;
+    }
+  }
 }
 
 TEST(GraphMode, AReplayedStepAllocatesNothingOnEitherRole) {

@@ -165,4 +165,14 @@ MUTANTS = (
     Mutant("V4: pending values given back too early", "src/model/compressed_state.cc",
            "pending, DType::f32, kHeavyRatio));", "pending, DType::f32, kHeavyRatio / 2));",
            "model_program_test", "*CompressedProgram*"),
+    # ---- drafts ----
+    Mutant("drafts accepted whatever is sampled", "src/attention/speculation.h",
+           "row >= drafts.size() || token != drafts[row]", "row >= drafts.size()",
+           "attention_speculation_test", "VerifyDrafts.*"),
+    Mutant("the drafter reads one hidden row for all", "src/attention/step_builder.cc",
+           "hidden_.push_back(part.hidden + size_t{i} * hidden_cols);", "hidden_.push_back(part.hidden);",
+           "attention_worker_test", "AttentionWorker.DraftsAreThoseOfTheWholeText"),
+    Mutant("the drafter's head behind the model's norm", "src/model/decoder_program.cc",
+           "append_head(builder, parts, tensors, chosen, draft.head_norm)", "append_head(builder, parts, tensors, chosen, parts.weights.final_norm)",
+           "draft_test", "MtpDrafts.LogitsEqualThePlainFormulas"),
 )
