@@ -121,10 +121,10 @@ Status SplitSettings::validate() const {
     }
   }
   if (num_hash_layers != 0 && !gate_on_attention && !token_ids) {
-    return refuse(
-        fmt::format("no token ids with the gate on FFN: the model takes the experts of {} layers by token id; "
-                    "set send_token_ids, or compute_gate_on_attention",
-                    num_hash_layers));
+    return refuse(fmt::format(
+        "no token ids with the gate on FFN: the model takes the experts of {} layers by token id; "
+        "set send_token_ids, or compute_gate_on_attention",
+        num_hash_layers));
   }
   if (token_ids && gate_on_attention) {
     return refuse(

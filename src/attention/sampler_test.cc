@@ -158,9 +158,7 @@ TEST(ValidateSampling, NamesTheFieldAndTheValue) {
   EXPECT_NE(message([](auto& p) { p.top_k = -2; }).find("top_k is -2"), std::string::npos);
   EXPECT_NE(message([](auto& p) { p.stop_token_ids = {100}; }).find("stop_token_ids: token id 100"),
             std::string::npos);
-  EXPECT_NE(message([](auto& p) {
-              p.logit_bias = {{-1, 0.0f}};
-            }).find("logit_bias: token id -1"),
+  EXPECT_NE(message([](auto& p) { p.logit_bias = {{-1, 0.0f}}; }).find("logit_bias: token id -1"),
             std::string::npos);
   EXPECT_NE(message([](auto& p) { p.max_tokens = 0; }).find("max_tokens"), std::string::npos);
 }

@@ -26,17 +26,10 @@ std::vector<Command> make_commands() {
     return keys;
   };
   // What both roles must agree on; `up` and its like pass it to the ranks that they start.
-  const std::vector<std::string> split_only_addresses = {"afd.attention",
-                                                         "afd.attention_listen",
-                                                         "afd.attention_rank",
-                                                         "afd.listen",
-                                                         "afd.ffn",
-                                                         "afd.ffn_address_pattern",
-                                                         "afd.role",
-                                                         "afd.ffn_rank",
-                                                         "afd.num_ffn_ranks",
-                                                         "afd.num_attention_ranks",
-                                                         "afd.keep_serving"};
+  const std::vector<std::string> split_only_addresses = {
+      "afd.attention",     "afd.attention_listen",    "afd.attention_rank", "afd.listen",
+      "afd.ffn",           "afd.ffn_address_pattern", "afd.role",           "afd.ffn_rank",
+      "afd.num_ffn_ranks", "afd.num_attention_ranks", "afd.keep_serving"};
 
   // What a command that answers one set of prompts and ends has no use for.
   std::vector<std::string> of_a_server = split_only_addresses;
@@ -163,7 +156,8 @@ std::vector<Command> make_commands() {
        "above it is the price of frames, credits, checks and waking up.\nThe first case is what a layer of "
        "128 rows x 7168 bf16 exchanges: two request frames there, two reply frames back (A2E + E2A).\n"
        "p50 and p99 of round trips; GB/s counts both ways. UCX takes shared memory, or what "
-       "UCX_TLS and UCX_NET_DEVICES say.\nOther work on the machine shows in every number: compare within one run. "
+       "UCX_TLS and UCX_NET_DEVICES say.\nOther work on the machine shows in every number: compare within "
+       "one run. "
        "Takes about half a minute.\nExample: tandem bench transport --json > transport.json",
        {"config", "json", "engine.log_level"},
        {},

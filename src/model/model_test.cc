@@ -144,7 +144,7 @@ TEST(ModelCreate, NamesAWeightThatIsAbsentOrHasAnotherShape) {
 }
 
 TEST(ModelCreate, NamesAWeightOfCompressedAttentionThatDoesNotFit) {
-  const auto refused = [](const std::string& part, void (*change)(LayerWeights & layer, ModelWeights & all)) {
+  const auto refused = [](const std::string& part, void (*change)(LayerWeights& layer, ModelWeights& all)) {
     TestModel loaded = load_fixture("deepseek_v4", DType::bf16);
     change(loaded.weights->layers[1], *loaded.weights);
     const auto model = Model::create(loaded.config, *loaded.weights);

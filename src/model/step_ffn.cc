@@ -44,10 +44,10 @@ void FfnStep::append(ProgramBuilder& builder, uint32_t layer, const LayerWeights
 void FfnStep::append_dense(ProgramBuilder& builder, uint32_t layer, const MlpWeights& weights) const {
   const std::string name = "layers." + std::to_string(layer) + ".mlp";
   for (OperationPtr& operation : dense_mlp(name, {.weights = &weights,
-                                                 .identity_rows = builder.identity_rows(),
-                                                 .in = tensors_.normed,
-                                                 .intermediate = intermediate_,
-                                                 .out = tensors_.branch})) {
+                                                  .identity_rows = builder.identity_rows(),
+                                                  .in = tensors_.normed,
+                                                  .intermediate = intermediate_,
+                                                  .out = tensors_.branch})) {
     builder.append(std::move(operation));
   }
   residual_.append_leave(builder, name + ".residual", tensors_.branch);

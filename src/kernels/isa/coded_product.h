@@ -189,7 +189,7 @@ struct CodedTile {
       const bool odd = args.odd_step && step == end && step < (block + 1) * kBlock;
       if (odd) single(line, step % kLine, false);
       if (step == end && (odd || !args.odd_step)) break;
-        // The unit of the sums becomes the next block's scale.
+      // The unit of the sums becomes the next block's scale.
 #pragma GCC unroll 4
       for (int p = 0; p < Panels; ++p) {
         const uint32_t panel = args.panel + static_cast<uint32_t>(p);
