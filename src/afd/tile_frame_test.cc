@@ -398,6 +398,16 @@ TEST(SplitSettings, UnsupportedCombinationsAreNamed) {
   settings.token_ids = settings.gate_on_attention = true;
   EXPECT_NE(settings.validate().error().message.find("token ids"), std::string::npos);
   settings = small_settings();
+  settings.num_hash_layers = 3;
+  EXPECT_EQ(settings.validate().error().message,
+            "no token ids with the gate on FFN: the model takes the experts of 3 layers by token id; set "
+            "send_token_ids, or compute_gate_on_attention");
+  settings.token_ids = true;
+  EXPECT_TRUE(settings.validate().has_value());
+  settings.token_ids = false;
+  settings.gate_on_attention = true;  // the look-up happens there
+  EXPECT_TRUE(settings.validate().has_value());
+  settings = small_settings();
   settings.sum_mode = SumMode::deterministic;
   EXPECT_FALSE(settings.validate().has_value());
   settings.set_dtypes(DType::bf16, SumMode::deterministic);

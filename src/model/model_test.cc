@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "model/model_test_support.h"
 
@@ -13,7 +14,9 @@ namespace {
 // Everything that `build` needs, for one fixture.
 struct Parts {
   explicit Parts(const char* family, DType dtype = DType::bf16) : loaded(load_fixture(family, dtype)) {
-    memory = allocate_state_group(loaded.model->state_groups()[0], 0, 1, caches).value();
+    const auto groups = loaded.model->state_groups();
+    for (uint32_t group = 0; group < groups.size(); ++group)
+      memory.push_back(allocate_state_group(groups[group], group, 1, caches).value());
   }
   std::unique_ptr<MoeBlock> block(const MoeBlockOptions& options) {
     return MoeBlock::create(moe_shape(loaded.config), moe_layers(loaded.config, *loaded.weights), options,
@@ -29,7 +32,7 @@ struct Parts {
   }
 
   TestModel loaded;
-  OwnedBuffer memory;
+  std::vector<OwnedBuffer> memory;
   StateCaches caches;
 };
 
@@ -119,6 +122,19 @@ TEST(ModelBuild, RefusesByName) {
 TEST(ModelBuild, AModelWithoutSharedExpertsNeedsNoBlockForThem) {
   Parts parts("mixtral");
   EXPECT_TRUE(parts.loaded.model->build({4, 4}, traits(true, false), parts.caches, nullptr));
+}
+
+TEST(ModelBuild, HashLayersBehindThePortNeedTokenIds) {
+  Parts parts("deepseek_v4");
+  parts.refuses(
+      traits(true, true), nullptr,
+      "the experts of 2 layers follow from token ids, the gate is behind the port, and no token ids "
+      "travel");
+  FfnTraits with_ids = traits(true, true);
+  with_ids.wants_token_ids = true;
+  EXPECT_TRUE(parts.loaded.model->build({4, 4}, with_ids, parts.caches, nullptr));
+  const auto block = parts.block({});
+  EXPECT_TRUE(parts.loaded.model->build({4, 4}, traits(false, true), parts.caches, block.get()));
 }
 
 TEST(ModelCreate, NamesAWeightThatIsAbsentOrHasAnotherShape) {

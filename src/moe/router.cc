@@ -138,9 +138,9 @@ void route_by_token(const RouterConfig& config, std::span<const float> logits,
   const std::span<float> scores(storage.data(), experts);
   for (uint32_t r = 0; r < rows; ++r) {
     score_row(config.score, logits.subspan(r * experts, experts), scores);
-    const auto row_ids = ids.subspan(r * top_k, top_k);
-    std::ranges::copy(table.subspan(static_cast<size_t>(tokens[r]) * top_k, top_k), row_ids.begin());
-    weigh(config, scores, row_ids, weights.subspan(r * top_k, top_k));
+    const auto chosen = ids.subspan(r * top_k, top_k);
+    std::ranges::copy(table.subspan(static_cast<size_t>(tokens[r]) * top_k, top_k), chosen.begin());
+    weigh(config, scores, chosen, weights.subspan(r * top_k, top_k));
   }
 }
 
