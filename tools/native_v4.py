@@ -28,7 +28,7 @@ SHAPES = {
     # Widths that blocks of 128 do not divide, a window, an index and an original length that short prompts pass.
     "tiny": {"hidden_size": 128, "num_attention_heads": 4, "head_dim": 96, "qk_rope_head_dim": 32, "q_lora_rank": 128, "o_groups": 2,
              "o_lora_rank": 64, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "index_n_heads": 16,
-             "index_head_dim": 32, "index_topk": 8, "sliding_window": 16, "vocab_size": 96, "num_nextn_predict_layers": 1,
+             "index_head_dim": 32, "index_topk": 8, "sliding_window": 16, "vocab_size": 320, "num_nextn_predict_layers": 1,
              "max_position_embeddings": 4096, "num_hash_layers": 2, "num_hidden_layers": 5, "compress_ratios": [0, 4, 128, 4, 0, 0],
              "swiglu_limit": 1.5,
              "rope_scaling": {**YARN, "original_max_position_embeddings": 64}},
@@ -44,6 +44,8 @@ COMMON = {"architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4
           "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 1,
           "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "scale_fmt": "ue8m0",
                                   "weight_block_size": [128, 128]}}
+
+CONTROL_TOKENS = ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>", "<think>", "</think>", "｜DSML｜"]
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 
@@ -249,15 +251,17 @@ class Writer:
 
 
 def write_tokenizer(folder, vocab_size):
-    """One token a byte, and names for all other ids, so that any answer of random weights can be shown."""
+    """One token a byte, the control tokens of the prompt format, and names for all other ids, so that any answer of random weights can
+    be shown."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]  # the bytes that byte-level BPE writes as themselves
     letters, spare = {}, 256
     for byte in range(256):
         letters[chr(byte if byte in printable else spare)] = len(letters) + 2
         spare += byte not in printable
-    names = ["<begin>", "<end>"] + [f"<{token}>" for token in range(258, vocab_size)]
+    ids = [0, 1, *range(258, vocab_size)]
+    names = CONTROL_TOKENS + [f"<{token}>" for token in ids[len(CONTROL_TOKENS):]]
     added = [{"id": token, "content": name, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-              "special": token < 2} for token, name in zip([0, 1, *range(258, vocab_size)], names)]
+              "special": name.startswith("<｜")} for token, name in zip(ids, names)]
     tokenizer = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
                  "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
                  "post_processor": None, "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
@@ -273,8 +277,7 @@ def write(folder, shape="tiny", dequantised=False, seed=SEED):
     if dequantised:
         del stored["quantization_config"], stored["expert_dtype"]
     (folder / "config.json").write_text(json.dumps(stored, indent=1) + "\n")
-    if config["vocab_size"] > 258:
-        write_tokenizer(folder, config["vocab_size"])
+    write_tokenizer(folder, config["vocab_size"])
     Writer(config, Checkpoint(folder), dequantised, seed).model()
     return config
 

@@ -43,6 +43,20 @@ def test_every_placement_of_the_native_files_is_equal(native):
     assert report["equal"] > 0 and report["uncovered"] == []
 
 
+def test_chat_and_completions_are_served_alike_from_one_process_and_from_two(native, tandem_server):
+    answers = []
+    for placement in ("serve", "shm"):
+        server = tandem_server(placement, model=native)
+        chat = server.request("POST", "/v1/chat/completions", {
+            "model": "model", "messages": [{"role": "user", "content": "How many?"}], "max_tokens": 24, "temperature": 0}).json()
+        assert chat["usage"]["prompt_tokens"] == 13, "begin, user, nine bytes, assistant, end of thinking"
+        text = server.request("POST", "/v1/completions", {
+            "model": "model", "prompt": "a prompt that is longer than the window of sixteen tokens " * 4, "max_tokens": 24,
+            "temperature": 0}).json()
+        answers.append((chat["choices"][0]["message"]["content"], text["choices"][0]["text"], text["usage"]))
+    assert answers[0] == answers[1]
+
+
 def spoil(native, folder, change):
     checkpoint = files.Files(native)
     change(checkpoint)
