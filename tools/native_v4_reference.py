@@ -208,22 +208,37 @@ class Reference:
                 np.add.at(out, rows, weight[rows, slots][:, None] * self.mlp(f"{name}.experts.{expert}", x[rows]))
         return out
 
+    def block(self, layer, name, ratio, streams, ids):
+        w = self.weights
+        x, post, comb = self.site(name + ".hc_attn", streams)
+        y = self.attention(name + ".attn", norm(x, w[name + ".attn_norm.weight"]), ratio)
+        streams = self.spread(streams, y, post, comb)
+        x, post, comb = self.site(name + ".hc_ffn", streams)
+        y = self.experts(layer, name + ".ffn", norm(x, w[name + ".ffn_norm.weight"]), ids)
+        return self.spread(streams, y, post, comb)
+
+    def head(self, prefix, streams):
+        w = self.weights
+        mixed = self.mix(prefix + "hc_head", streams) * w[prefix + "hc_head_scale"] + w[prefix + "hc_head_base"]
+        x = ((sigmoid(mixed) + self.config["hc_eps"])[..., None] * streams).sum(1)
+        return norm(x, w[prefix + "norm.weight"]) @ w["head.weight"].T
+
     def logits(self, ids):
         """[T, vocabulary] of a sequence of token ids."""
         c, w = self.config, self.weights
         self.margin, self.routing = math.inf, {}
         streams = np.repeat(w["embed.weight"][ids][:, None], c["hc_mult"], axis=1)
         for layer in range(c["num_hidden_layers"]):
-            name = f"layers.{layer}"
-            x, post, comb = self.site(name + ".hc_attn", streams)
-            y = self.attention(name + ".attn", norm(x, w[name + ".attn_norm.weight"]), c["compress_ratios"][layer])
-            streams = self.spread(streams, y, post, comb)
-            x, post, comb = self.site(name + ".hc_ffn", streams)
-            y = self.experts(layer, name + ".ffn", norm(x, w[name + ".ffn_norm.weight"]), ids)
-            streams = self.spread(streams, y, post, comb)
-        mixed = self.mix("hc_head", streams) * w["hc_head_scale"] + w["hc_head_base"]
-        x = ((sigmoid(mixed) + c["hc_eps"])[..., None] * streams).sum(1)
-        return norm(x, w["norm.weight"]) @ w["head.weight"].T
+            streams = self.block(layer, f"layers.{layer}", c["compress_ratios"][layer], streams, ids)
+        self.streams = streams
+        return self.head("", streams)
+
+    def draft_logits(self, ids):
+        """[T - 1, vocabulary] behind `logits` of the same ids: row i knows the streams of token i and the id of token i + 1."""
+        w, behind = self.weights, ids[1:]
+        embedded = norm(w["embed.weight"][behind], w["mtp.0.enorm.weight"]) @ w["mtp.0.e_proj.weight"].T
+        streams = embedded[:, None] + norm(self.streams[:-1], w["mtp.0.hnorm.weight"]) @ w["mtp.0.h_proj.weight"].T
+        return self.head("mtp.0.", self.block(len(self.routing), "mtp.0", 0, streams, behind))
 
 
 def try_prompt(model, ids):
@@ -232,6 +247,11 @@ def try_prompt(model, ids):
     if model.margin < CHOICE_MARGIN:
         return None
     routing, sequence, tokens, rows = dict(model.routing), list(ids), [], []
+    drafts = None
+    if len(ids) > 1 and model.config["num_nextn_predict_layers"] == 1:
+        drafts = model.draft_logits(np.array(ids))
+        if model.margin < CHOICE_MARGIN:
+            return None
     for step in range(GREEDY_STEPS):
         best = np.sort(logits[-1])[-2:]
         if best[1] - best[0] < TOKEN_MARGIN or model.margin < CHOICE_MARGIN:
@@ -242,6 +262,8 @@ def try_prompt(model, ids):
         if step + 1 < GREEDY_STEPS:
             logits = model.logits(np.array(sequence))
     result = {"ids": np.array(ids, np.int32), "logits": prefill, "greedy_ids": np.array(tokens, np.int32), "greedy_logits": np.array(rows)}
+    if drafts is not None:
+        result["draft_logits"] = drafts
     for layer, (chosen, weight) in routing.items():
         result[f"layer.{layer}.router_ids"], result[f"layer.{layer}.router_weights"] = chosen.astype(np.int32), weight
     return result

@@ -14,18 +14,20 @@ Result<std::string> why_not(const std::string& folder, const ModelConfig& config
   const DraftConfig& draft = config.draft;
   if (draft.kind == DraftKind::none)
     return config.model_type + " brings no drafter (num_nextn_predict_layers)";
-  if (draft.kind != DraftKind::mtp || config.attention.kind != AttentionKind::mla)
-    return "the drafter of " + config.model_type + " is not implemented";
+  if (draft.kind != DraftKind::mtp) return "the drafter of " + config.model_type + " is not implemented";
   if (draft.num_stages != 1) {
     return std::to_string(draft.num_stages) +
            " layers of multi-token prediction (num_nextn_predict_layers): 1 is "
            "implemented";
   }
   TANDEM_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(folder));
-  const std::string prefix = "model.layers." + std::to_string(config.num_layers) + ".";
+  const std::string prefix = config.family == Family::deepseek_v4
+                                 ? "mtp.0."
+                                 : "model.layers." + std::to_string(config.num_layers) + ".";
   const auto tensors = checkpoint.tensors();
-  const bool has = std::ranges::any_of(
-      tensors, [&](const StoredTensor& tensor) { return tensor.info->name.starts_with(prefix); });
+  const bool has = std::ranges::any_of(tensors, [&](const StoredTensor& tensor) {
+    return tensor.info->name.find(prefix) != std::string::npos;
+  });
   return has ? std::string() : folder + " has no tensors " + prefix + "* although config.json speaks of them";
 }
 

@@ -124,7 +124,14 @@ struct Checker {
   Status draft(const ModelConfig& config, const DraftWeights& weights) const {
     TANDEM_TRY(vector("draft.embedding_norm", weights.embedding_norm, config.hidden_size));
     TANDEM_TRY(vector("draft.hidden_norm", weights.hidden_norm, config.hidden_size));
-    TANDEM_TRY(matrix("draft.join", weights.join, config.hidden_size, 2 * config.hidden_size));
+    const uint32_t streams = config.hyper_connections.num_streams, hidden = config.hidden_size;
+    if (streams == 1) {
+      TANDEM_TRY(matrix("draft.join", weights.join, hidden, 2 * hidden));
+    } else {
+      TANDEM_TRY(matrix("draft.embedding_projection", weights.embedding_projection, hidden, hidden));
+      TANDEM_TRY(heads("draft.hidden_projection", weights.hidden_projection, streams, hidden, hidden));
+      TANDEM_TRY(connection("draft.head_connection", config, streams, 1, weights.head_connection));
+    }
     return vector("draft.head_norm", weights.head_norm, config.hidden_size);
   }
 

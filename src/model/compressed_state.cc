@@ -81,7 +81,7 @@ CompressedGroups compressed_groups(const ModelConfig& config) {
 
 std::vector<StateGroupSpec> compressed_state_groups(const ModelConfig& config, DType cache_dtype) {
   const uint32_t head_dim = config.attention.head_dim;
-  std::vector<uint32_t> all(config.num_layers);
+  std::vector<uint32_t> all(config.total_layers());
   std::iota(all.begin(), all.end(), 0u);
   std::vector<StateGroupSpec> groups;
   groups.push_back(group("window", std::move(all), kWindowTokensPerBlock,

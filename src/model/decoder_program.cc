@@ -166,11 +166,13 @@ Tensor append_head(ProgramBuilder& builder, const DecoderParts& parts, const Ste
   return logits;
 }
 
-// The rows that a drafter reads, as float32: behind the final norm, as lmdeploy, vLLM and SGLang give them to
-// multi-token prediction. No released text says which it is, and no trained drafter could be measured here:
-// the other choice would show as drafts that are seldom right, never as other answers.
-Tensor append_hidden(ProgramBuilder& builder, const DecoderParts& parts, const Tensor& in,
-                     const std::vector<float>& norm) {
+// What a drafter reads of rows whose last residual is `in`, as float32. With one stream: behind the norm, as
+// lmdeploy, vLLM and SGLang give them to multi-token prediction. No released text says which it is, and no
+// trained drafter could be measured here: the other choice would show as drafts that are seldom right, never
+// as other answers. With several streams (DeepSeek-V4): the streams as they are.
+void append_hidden(ProgramBuilder& builder, const DecoderParts& parts, const Tensor& in,
+                   const std::vector<float>& norm) {
+  if (parts.config.hyper_connections.num_streams > 1) return builder.export_hidden(in);
   const Tensor hidden = builder.tensor("hidden", DType::f32, parts.config.hidden_size, in.rows);
   builder.append(rms_norm("hidden", {.in = in,
                                      .cols = parts.config.hidden_size,
@@ -178,7 +180,42 @@ Tensor append_hidden(ProgramBuilder& builder, const DecoderParts& parts, const T
                                      .epsilon = parts.config.rms_norm_eps,
                                      .out = hidden}));
   builder.export_hidden(hidden);
-  return hidden;
+}
+
+// From the hidden rows and the embedding of the tokens behind them to the residual of the draft layer.
+void append_joined(ProgramBuilder& builder, const DecoderParts& parts, const StepTensors& tensors) {
+  const uint32_t hidden = parts.config.hidden_size, streams = parts.config.hyper_connections.num_streams;
+  const DraftWeights& draft = parts.weights.draft;
+  const Tensor given = builder.tensor("draft.hidden", DType::f32, streams * hidden);
+  const Tensor joined = builder.tensor("draft.joined", tensors.compute_dtype, (1 + streams) * hidden);
+  builder.append(load_hidden("draft.load_hidden", given));
+  append_embedding(builder, parts, tensors, /*copies=*/1, tensors.branch);
+  builder.append(rms_norm("draft.embedding_norm", {.in = tensors.branch,
+                                                   .cols = hidden,
+                                                   .weight = draft.embedding_norm,
+                                                   .epsilon = parts.config.rms_norm_eps,
+                                                   .out = joined}));
+  builder.append(rms_norm("draft.hidden_norm", {.in = given,
+                                                .heads = streams,
+                                                .cols = hidden,
+                                                .weight = draft.hidden_norm,
+                                                .epsilon = parts.config.rms_norm_eps,
+                                                .out = joined,
+                                                .out_column = hidden}));
+  if (streams == 1) {
+    builder.append(
+        matmul("draft.join", {.weights = {&draft.join, 1}, .in = joined, .out = tensors.residual}));
+    return;
+  }
+  builder.append(matmul("draft.embedding_projection",
+                        {.weights = {&draft.embedding_projection, 1}, .in = joined, .out = tensors.branch}));
+  builder.append(matmul("draft.hidden_projection", {.weights = draft.hidden_projection,
+                                                    .in = joined,
+                                                    .in_column = hidden,
+                                                    .in_batch_stride = hidden,
+                                                    .out = tensors.residual,
+                                                    .out_batch_stride = hidden}));
+  builder.append(add_to_streams("draft.join", tensors.residual, tensors.branch));
 }
 
 }  // namespace
@@ -213,29 +250,17 @@ Result<std::shared_ptr<const Program>> build_draft_program(const DecoderParts& p
   builder.count_layers(config.num_draft_layers);
   builder.read_hidden();
   const StepTensors tensors = plan_tensors(builder, parts);
-  const uint32_t hidden_size = config.hidden_size;
-  const Tensor given = builder.tensor("draft.hidden", DType::f32, hidden_size);
-  const Tensor joined = builder.tensor("draft.joined", tensors.compute_dtype, 2 * hidden_size);
-
-  const DraftWeights& draft = parts.weights.draft;
-  builder.append(load_hidden("draft.load_hidden", given));
-  append_embedding(builder, parts, tensors, /*copies=*/1, tensors.branch);
-  const auto append_norm = [&](std::string name, const Tensor& in, const std::vector<float>& weight,
-                               uint32_t column) {
-    builder.append(rms_norm(std::move(name), {.in = in,
-                                              .cols = hidden_size,
-                                              .weight = weight,
-                                              .epsilon = config.rms_norm_eps,
-                                              .out = joined,
-                                              .out_column = column}));
-  };
-  append_norm("draft.embedding_norm", tensors.branch, draft.embedding_norm, 0);
-  append_norm("draft.hidden_norm", given, draft.hidden_norm, hidden_size);
-  builder.append(matmul("draft.join", {.weights = {&draft.join, 1}, .in = joined, .out = tensors.residual}));
+  append_joined(builder, parts, tensors);
   const ResidualStep residual(builder, config, tensors);
   append_layers(builder, parts, tensors, residual, {config.num_layers, config.total_layers()});
-  const Tensor chosen = residual.append_head(builder, parts.weights.head_connection);
-  append_hidden(builder, parts, chosen, draft.head_norm);
+  const DraftWeights& draft = parts.weights.draft;
+  const Tensor chosen = residual.append_head(builder, draft.head_connection);
+  Tensor last = chosen;
+  if (config.hyper_connections.num_streams > 1) {
+    last = builder.tensor("hidden", DType::f32, tensors.residual.cols, TensorRows::logits);
+    builder.append(gather_logit_rows("hidden", tensors.residual, last));
+  }
+  append_hidden(builder, parts, last, draft.head_norm);
   return builder.finish(append_head(builder, parts, tensors, chosen, draft.head_norm));
 }
 

@@ -307,6 +307,12 @@ void plan_deepseek_v4(const ModelConfig& config, LoadPlan& plan, ModelWeights& w
     plan_deepseek_v4_ffn(config, plan, "layers." + std::to_string(l) + ".", l < config.num_hash_layers,
                          weights.layers[l].moe);
   }
+  for (uint32_t stage = 0; stage < config.num_draft_layers; ++stage) {
+    const uint32_t layer = config.num_layers + stage;
+    plan.at_layer(layer);
+    plan_deepseek_v4_ffn(config, plan, "mtp." + std::to_string(stage) + ".", /*hashed=*/false,
+                         weights.layers[layer].moe);
+  }
 }
 
 }  // namespace tandem

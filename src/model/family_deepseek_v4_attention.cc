@@ -69,6 +69,19 @@ void plan_attention(const ModelConfig& config, LoadPlan& plan, const std::string
   plan.pack(w.compressor, kRole, PackArrangement::plain, std::move(rows), hidden);
 }
 
+// What multi-token prediction has beside a layer. Embedding and head are the model's.
+void plan_mtp(const ModelConfig& config, LoadPlan& plan, const std::string& prefix, DraftWeights& weights) {
+  const uint32_t hidden = config.hidden_size;
+  plan.vector(weights.embedding_norm, WeightRole::norm, prefix + "enorm.weight", hidden);
+  plan.vector(weights.hidden_norm, WeightRole::norm, prefix + "hnorm.weight", hidden);
+  plan.matrix(weights.embedding_projection, kRole, prefix + "e_proj.weight", hidden, hidden);
+  weights.hidden_projection.resize(config.hyper_connections.num_streams);
+  plan.matrix(weights.hidden_projection.front(), kRole, prefix + "h_proj.weight", hidden, hidden);
+  plan_connection(config, plan, weights.head_connection, prefix + "hc_head",
+                  config.hyper_connections.num_streams, 1);
+  plan.vector(weights.head_norm, WeightRole::norm, prefix + "norm.weight", hidden);
+}
+
 }  // namespace
 
 void plan_deepseek_v4_attention(const ModelConfig& config, LoadPlan& plan, const std::string& prefix,
@@ -90,6 +103,13 @@ void plan_deepseek_v4_attention(const ModelConfig& config, LoadPlan& plan, Model
     plan.at_layer(l);
     plan_deepseek_v4_attention(config, plan, "layers." + std::to_string(l) + ".", config.compressed.ratios[l],
                                weights.layers[l]);
+  }
+  for (uint32_t stage = 0; stage < config.num_draft_layers; ++stage) {
+    const uint32_t layer = config.num_layers + stage;
+    const std::string prefix = "mtp." + std::to_string(stage) + ".";
+    plan.at_layer(layer);
+    plan_deepseek_v4_attention(config, plan, prefix, config.compressed.ratios[layer], weights.layers[layer]);
+    plan_mtp(config, plan, prefix, weights.draft);
   }
 }
 

@@ -138,7 +138,8 @@ bool is_ignorable(const std::string& tensor, const ModelConfig& config) {
   if (config.tie_word_embeddings && tensor == "lm_head.weight") return true;
   if (config.family == Family::deepseek_v4) {
     const std::optional<uint32_t> stage = stage_of(tensor);
-    return is_deepseek_v4_draft_copy(tensor) || (stage && *stage < config.draft.num_stages);
+    return is_deepseek_v4_draft_copy(tensor) ||
+           (stage && *stage < config.draft.num_stages && config.num_draft_layers == 0);
   }
   const std::optional<uint32_t> layer = layer_of(tensor);
   if (!layer || *layer < config.num_layers || *layer - config.num_layers >= config.num_mtp_layers)
@@ -166,7 +167,7 @@ Result<ResolvedTensors> resolve_tensors(const LoadPlan& plan, const Checkpoint& 
           ErrorCode::not_found,
           fmt::format("{}: tensor '{}' {} is missing; config.json ({}) calls for it{}", checkpoint.folder(),
                       claim.tensor, shape_text(claim.shape), config.model_type,
-                      layer_of(claim.tensor).value_or(0) >= config.num_layers
+                      stage_of(claim.tensor) || layer_of(claim.tensor).value_or(0) >= config.num_layers
                           ? " to draft tokens; speculative: off does without"
                           : ""));
     }

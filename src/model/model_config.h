@@ -144,6 +144,7 @@ struct ModelConfig {
   void hold_drafts() {
     num_draft_layers = draft.num_stages;
     layer_ffn.resize(total_layers(), FfnKind::moe);
+    if (attention.kind == AttentionKind::compressed) compressed.ratios.resize(total_layers(), 0);
   }
 };
 

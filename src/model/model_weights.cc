@@ -44,6 +44,11 @@ void place_slices(const ModelConfig& config, const HeldParts& held, ModelWeights
   }
 }
 
+// The plan packs the first of the streams' projections.
+void share_hidden_projection(DraftWeights& draft) {
+  for (PackedWeight& weight : draft.hidden_projection) weight = draft.hidden_projection.front();
+}
+
 // What the plan sized for a rank that holds everything, and this one does not.
 void clear_parts_held_elsewhere(const HeldParts& held, ModelWeights& weights) {
   for (LayerWeights& layer : weights.layers) {
@@ -99,6 +104,7 @@ Result<ModelWeights> load_model_weights(const std::string& path, const ModelConf
   LoadProgress progress(run.work_bytes(), options.show_progress);
   TANDEM_TRY(run.load(weights, pool, progress));
   place_slices(config, options.held, weights);
+  share_hidden_projection(weights.draft);
   clear_parts_held_elsewhere(options.held, weights);
   return weights;
 }

@@ -67,7 +67,11 @@ struct LayerWeights {
 struct DraftWeights {
   std::vector<float> embedding_norm, hidden_norm;  // [hidden]
   PackedWeight join;                               // [hidden, 2 * hidden]: embedding, then hidden row
-  std::vector<float> head_norm;                    // [hidden], before the model's head
+  // DeepSeek-V4 instead of `join`: both [hidden, hidden]; the second is the same for each of the streams.
+  PackedWeight embedding_projection;
+  std::vector<PackedWeight> hidden_projection;  // [streams]
+  HyperConnectionWeights head_connection;
+  std::vector<float> head_norm;  // [hidden], before the model's head
 };
 
 struct ModelWeights {

@@ -103,6 +103,7 @@ class ParityRun {
         const std::span<const float> reference(prompt.logits.data() + (first + row) * vocab, vocab);
         differences.push_back(max_difference(logits.subspan(row * vocab, vocab), reference));
       }
+      if (!prompt.draft_logits.empty()) TANDEM_TRY(compare_drafts(prompt, rows, differences));
     }
     size_t same_routing = differences.size();
     for (const auto& [layer, reference] : prompt.routing) {
@@ -139,6 +140,26 @@ class ParityRun {
   }
 
  private:
+  // The drafter behind a step of the prompt; a row's difference counts for the model's row.
+  Status compare_drafts(const FixturePrompt& prompt, std::span<const OfflineRow> rows,
+                        std::vector<double>& differences) {
+    std::vector<OfflineRow> behind;
+    for (const OfflineRow& row : rows) {
+      if (row.position + 1 < prompt.ids.size())
+        behind.push_back({row.sequence, row.position, prompt.ids[row.position + 1]});
+    }
+    if (behind.empty()) return {};
+    TANDEM_ASSIGN(const std::span<const float> drafted, runner_.run_drafts(behind));
+    const size_t vocab = runner_.vocab_size();
+    for (size_t row = 0; row < behind.size(); ++row) {
+      const uint32_t position = behind[row].position;
+      const std::span<const float> reference(prompt.draft_logits.data() + position * vocab, vocab);
+      differences[position] =
+          std::max(differences[position], max_difference(drafted.subspan(row * vocab, vocab), reference));
+    }
+    return {};
+  }
+
   const ParityOptions& options_;
   OfflineRunner& runner_;
   RoutingRecorder& recorder_;
@@ -153,8 +174,10 @@ Result<ParityReport> run_parity(const std::string& folder, const ParityOptions& 
     return make_error(ErrorCode::invalid_argument, "parity: rows_per_step is 0: must be at least 1");
   }
   TANDEM_ASSIGN(const std::string config_text, read_config_json(folder));
-  TANDEM_ASSIGN(const ModelConfig config, parse_model_config(config_text, folder + "/config.json"));
+  TANDEM_ASSIGN(ModelConfig config, parse_model_config(config_text, folder + "/config.json"));
   TANDEM_ASSIGN(const std::vector<FixturePrompt> prompts, read_parity_fixture(folder, config));
+  if (std::ranges::any_of(prompts, [](const FixturePrompt& p) { return !p.draft_logits.empty(); }))
+    config.hold_drafts();
   LoadOptions load;
   load.compute_dtype = options.compute_dtype;
   load.show_progress = false;

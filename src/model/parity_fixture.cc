@@ -96,6 +96,10 @@ Result<std::vector<FixturePrompt>> read_parity_fixture(const std::string& folder
       TANDEM_ASSIGN(routing.weights, reader.read<float>(router + "weights", DType::f32, shape));
       prompt.routing.emplace(layer, std::move(routing));
     }
+    if (reader.find(name + "draft_logits") != nullptr) {
+      TANDEM_ASSIGN(prompt.draft_logits,
+                    reader.read<float>(name + "draft_logits", DType::f32, {tokens - 1, vocab}));
+    }
     if (tokens == 0 || prompt.greedy_ids.empty()) {
       return make_error(ErrorCode::data_loss,
                         reader.path() + ": " + name + "ids or " + name + "greedy_ids is empty");

@@ -22,6 +22,9 @@ struct FixturePrompt {
   std::vector<int32_t> greedy_ids;             // [steps]
   std::vector<float> greedy_logits;            // [steps, vocab]
   std::map<uint32_t, FixtureRouting> routing;  // of each MoE layer
+  // [tokens - 1, vocab]: of the model's drafter, which knows the token behind each; empty where the fixture
+  // has none
+  std::vector<float> draft_logits;
 };
 
 // not_found: no parity.safetensors in `folder`, or no prompt in it. data_loss: a tensor is absent or has

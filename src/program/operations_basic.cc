@@ -116,6 +116,18 @@ OperationPtr load_hidden(std::string name, const Tensor& out) {
   });
 }
 
+OperationPtr add_to_streams(std::string name, const Tensor& streams, const Tensor& row) {
+  assert(streams.cols % row.cols == 0 && streams.dtype == DType::f32 && row.dtype == DType::f32);
+  return make_compute(std::move(name), [streams, row](StepContext& step) -> Status {
+    step.kernels.pool().run(step.rows(streams), [&](size_t r, int) {
+      float* out = step.data<float>(streams) + r * streams.cols;
+      const float* in = step.data<float>(row) + r * row.cols;
+      for (uint32_t i = 0; i < streams.cols; ++i) out[i] += in[i % row.cols];
+    });
+    return {};
+  });
+}
+
 OperationPtr divide(std::string name, const Tensor& x, float divisor) {
   return make_compute(std::move(name), [x, divisor](StepContext& step) -> Status {
     step.kernels.pool().run(step.rows(x), [&](size_t row, int) {

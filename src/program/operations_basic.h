@@ -65,6 +65,9 @@ OperationPtr gather_logit_rows(std::string name, const Tensor& in, const Tensor&
 // writes what the pointers may lead to.
 OperationPtr load_hidden(std::string name, const Tensor& out);
 
+// streams[r, s * cols + c] += row[r, c] for each stream s; float32. row: [rows, cols].
+OperationPtr add_to_streams(std::string name, const Tensor& streams, const Tensor& row);
+
 // x /= divisor, float32 in place.
 OperationPtr divide(std::string name, const Tensor& x, float divisor);
 

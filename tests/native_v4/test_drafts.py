@@ -1,0 +1,76 @@
+"""Multi-token prediction of DeepSeek-V4's released layout: its logits as an independent reading of the files has them, and
+answers that it does not change."""
+
+import json
+import random
+
+import pytest
+
+from tests.native_v4 import files
+from tests.native_v4.test_native_files import run
+
+PLACEMENTS = {
+    "colocated": [],
+    "small pool": ["--kv-cache-tokens", "640", "--max-num-batched-tokens", "48"],
+    "graph": ["--execution", "graph", "--capture-sizes", "4,16"],
+    "shm": ["--ffn", "1", "--transport", "shm"],
+    "m2n, lanes": ["--ffn", "2", "--transport", "shm", "--connector", "m2n", "--compute-gate-on-attention", "--micro-batches", "2",
+                   "--micro-batch-split", "token"],
+}
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory):
+    return files.make(tmp_path_factory.mktemp("native_v4") / "model")
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory):
+    rng = random.Random(2)
+    path = tmp_path_factory.mktemp("drafts") / "prompts.jsonl"
+    with path.open("w") as file:
+        for length in (1, 15, 16, 17, 127, 128, 129, 150):
+            print(json.dumps({"prompt_ids": [rng.randrange(96) for _ in range(length)]}), file=file)
+    return path
+
+
+def generate(model, prompts, *flags, statuses=(0,)):
+    return run("generate", "--model", model, "--prompts-file", prompts, "--json", "--ignore-eos", "--max-tokens", "24", "--max-context-tokens",
+               "192", "--log-level", "warning", "--seed", "3", "--temperature", "0.7", "--deterministic=true", *flags, statuses=statuses)
+
+
+def test_the_drafters_logits_equal_those_of_an_independent_reading(native, tmp_path):
+    files.native_v4_reference.write_parity(native)
+    assert b"draft_logits" in (native / "parity.safetensors").read_bytes()[:20000]
+    assert json.loads(run("eval", "parity", native, "--json").stdout)["passed"] is True
+    # The comparison sees the drafter: of a file whose drafter is another it fails, and nothing else has changed.
+    checkpoint = files.Files(native)
+    dtype, shape, data = checkpoint.tensors["mtp.0.hnorm.weight"]
+    checkpoint.tensors["mtp.0.hnorm.weight"] = (dtype, shape, data[::-1])
+    checkpoint.write(tmp_path / "other")
+    for name in ("parity.safetensors", "parity.json"):
+        (tmp_path / "other" / name).write_bytes((native / name).read_bytes())
+    assert json.loads(run("eval", "parity", tmp_path / "other", "--json", statuses=(1,)).stdout)["passed"] is False
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_drafts_change_no_bit(placement, native, prompts):
+    def outcome(*flags):
+        document = json.loads(generate(native, prompts, *PLACEMENTS[placement], *flags).stdout)
+        return [(answer["tokens"], answer["logits_hash"]) for answer in document["answers"]], document["execution"]
+
+    expected, plain = outcome("--speculative", "off")
+    assert plain["drafted"] == 0
+    for flags in (["--speculative", "on"], ["--speculative", "on", "--num-speculative-tokens", "3"]):
+        got, ran = outcome(*flags)
+        assert got == expected
+        assert ran["drafted"] > 100
+
+
+def test_a_missing_tensor_is_named_with_the_setting_that_does_without(native, prompts, tmp_path):
+    checkpoint = files.Files(native)
+    del checkpoint.tensors["mtp.0.enorm.weight"]
+    checkpoint.write(tmp_path / "less")
+    refused = generate(tmp_path / "less", prompts, statuses=(1, 2)).stderr
+    assert "tensor 'mtp.0.enorm.weight'" in refused and "speculative: off does without" in refused
+    generate(tmp_path / "less", prompts, "--speculative", "off")
