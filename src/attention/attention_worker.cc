@@ -209,7 +209,8 @@ AttentionWorker::~AttentionWorker() {
 }
 
 Result<std::unique_ptr<AttentionWorker>> AttentionWorker::create(const AttentionWorkerOptions& options,
-                                                                 StatePools pools, AttentionPrograms programs,
+                                                                 StatePools pools,
+                                                                 const AttentionPrograms& programs,
                                                                  KernelRunner& kernels, FfnPort& port) {
   auto impl = std::make_unique<Impl>(options, std::move(pools), kernels, port);
   impl->wake_fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);

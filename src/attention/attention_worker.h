@@ -80,7 +80,7 @@ class AttentionWorker final : public Engine {
   // program is run once before this returns, with profile rows that belong to no sequence, so that both sides
   // have touched everything that a replay touches; a peer that is lost meanwhile is logged.
   static Result<std::unique_ptr<AttentionWorker>> create(const AttentionWorkerOptions& options,
-                                                         StatePools pools, AttentionPrograms programs,
+                                                         StatePools pools, const AttentionPrograms& programs,
                                                          KernelRunner& kernels, FfnPort& port);
   // Ends every request (cancelled) and joins the thread.
   ~AttentionWorker() override;

@@ -56,8 +56,7 @@ class Served {
     programs.decode = build(decode_rows, decode_rows);
     programs.prefill =
         build(setup.max_num_batched_tokens, std::min(setup.max_num_batched_tokens, setup.max_num_seqs));
-    worker = AttentionWorker::create(options, std::move(pools), std::move(programs), test::kernels(), *port_)
-                 .value();
+    worker = AttentionWorker::create(options, std::move(pools), programs, test::kernels(), *port_).value();
   }
 
   struct Answer {
@@ -93,12 +92,13 @@ class Served {
     return answers;
   }
 
-  std::unique_ptr<AttentionWorker> worker;
-
  private:
   ModelConfig config_;
   std::unique_ptr<MoeBlock> block_;
   std::unique_ptr<FfnPort> port_;
+
+ public:
+  std::unique_ptr<AttentionWorker> worker;  // ends first: its thread uses the port
 };
 
 // One sequence, one row at a time: nothing is chunked, batched or shared.

@@ -236,6 +236,7 @@ struct Deployment::Impl {
 
   static std::vector<std::string> addresses_of(const std::vector<RankFacts>& ranks) {
     std::vector<std::string> addresses;
+    addresses.reserve(ranks.size());
     for (const RankFacts& rank : ranks) addresses.push_back(rank.address);
     return addresses;
   }
@@ -253,8 +254,9 @@ std::vector<RankFacts> Deployment::ranks() const {
 }
 
 std::vector<RankCounters> Deployment::counters() {
-  std::vector<RankCounters> all;
   const std::vector<EngineRank> behind_front = engine().ranks();
+  std::vector<RankCounters> all;
+  all.reserve(behind_front.size() + 1 + impl_->ffn_ranks.size());
   for (const EngineRank& rank : behind_front) all.push_back(counters_of("attention", rank.rank, rank.stats));
   if (behind_front.empty()) {
     const RankFacts& facts = impl_->engine->facts();

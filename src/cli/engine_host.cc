@@ -212,8 +212,8 @@ struct EngineHost::Impl {
     log_info("KV pool: " + pools_text(pools) + ", " + bytes_text(pools.bytes()) + "; context " +
              std::to_string(options.max_context_tokens) + " tokens");
     facts.bytes_held = weights.resident_bytes + pools.bytes();
-    TANDEM_ASSIGN(worker, AttentionWorker::create(options, std::move(pools), std::move(programs),
-                                                  compute->runner(), *port));
+    TANDEM_ASSIGN(worker,
+                  AttentionWorker::create(options, std::move(pools), programs, compute->runner(), *port));
     return {};
   }
 };

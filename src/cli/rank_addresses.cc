@@ -78,7 +78,8 @@ Result<std::optional<Hosts>> slurm_hosts(const LauncherPlace& place, int64_t siz
     counts_name = "SLURM_TASKS_PER_NODE";
     for (const char* name : {"SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
       list_name = name;
-      if ((list = find(environment, name)) != nullptr) break;
+      list = find(environment, name);
+      if (list != nullptr) break;
     }
   }
   if (list == nullptr) return std::nullopt;
@@ -182,7 +183,7 @@ Result<Pattern> parse_pattern(const AddressQuestion& question) {
     if (word != "node" && word != "rank" && word != "number")
       return refuse("has {" + word + "}; known are {node}, {rank} and {number}");
     (word == "node" ? pattern.has_node : counts) = true;
-    plain += "x";
+    plain += 'x';
     at = close + 1;
   }
   const auto address = parse_address(plain);

@@ -115,7 +115,7 @@ Result<Assigned> assign(const RankQuestion& question, const LauncherPlace& place
   const int64_t count = question.role == "ffn" ? question.ffn_ranks : attention;
   const std::string key = question.role == "ffn" ? "afd.ffn_rank" : "afd.attention_rank";
   if (place.size == all) {
-    const Assigned found = of_all(place.number);
+    Assigned found = of_all(place.number);
     if (found.role == question.role) return found;
     return invalid(place.text + " is " + rank_text(found.role, found.rank) + " of " + shape +
                    ", and this is tandem " + question.role +

@@ -166,7 +166,7 @@ std::string inspect_text(const InspectReport& report) {
                           bytes_text(size.keys), bytes_text(size.sparse_entries),
                           bytes_text(size.heavy_entries), bytes_text(size.indexer_keys));
     }
-    text += "\n";
+    text += '\n';
   }
   for (size_t i = 0; i < report.ffn_ranks.size(); ++i) {
     const InspectReport::Rank& rank = report.ffn_ranks[i];
