@@ -8,8 +8,8 @@ namespace {
 
 using namespace moe_testing;
 
-TEST(MoeBlock, EqualsTheFormulaInFloat64) {
-  BlockUnderTest setup(true, true, SumMode::plain);
+// All rows of a block with router and shared expert, against the formula.
+void expect_formula(BlockUnderTest& setup) {
   setup.route();
   const auto out = setup.run<float>(0, kRows);
   for (uint32_t row = 0; row < kRows; ++row) {
@@ -23,6 +23,11 @@ TEST(MoeBlock, EqualsTheFormulaInFloat64) {
     for (uint32_t o = 0; o < kHidden; ++o)
       ASSERT_NEAR(out[size_t{row} * kHidden + o], want[o], 2e-4) << row << " " << o;
   }
+}
+
+TEST(MoeBlock, EqualsTheFormulaInFloat64) {
+  BlockUnderTest setup(true, true, SumMode::plain);
+  expect_formula(setup);
 }
 
 TEST(MoeBlock, RowsHaveTheSameBitsAloneAndTogether) {
@@ -319,19 +324,7 @@ TEST(LocalFfn, CompletesEachTicketOnceAndForgetsCancelledOnes) {
 // Routed and shared experts alike, against the formula; most factors of this layer exceed the limit.
 TEST(MoeBlock, ClampedExpertsEqualTheFormulaInFloat64) {
   BlockUnderTest setup(true, true, SumMode::plain, 2.5f, [](Layer& layer) { layer.swiglu_limit = 0.5f; });
-  setup.route();
-  const auto out = setup.run<float>(0, kRows);
-  for (uint32_t row = 0; row < kRows; ++row) {
-    const float* x = setup.layer.input.data() + size_t{row} * kHidden;
-    std::vector<double> want = setup.layer.reference_mlp(setup.layer.shared, x);
-    for (uint32_t k = 0; k < kTopK; ++k) {
-      const auto expert =
-          setup.layer.reference_mlp(setup.layer.experts[static_cast<size_t>(setup.ids[row * kTopK + k])], x);
-      for (uint32_t o = 0; o < kHidden; ++o) want[o] += setup.weights[row * kTopK + k] * expert[o];
-    }
-    for (uint32_t o = 0; o < kHidden; ++o)
-      ASSERT_NEAR(out[size_t{row} * kHidden + o], want[o], 2e-4) << row << " " << o;
-  }
+  expect_formula(setup);
 }
 
 // A row whose table names an expert several times gets it as often, each time with its weight.
