@@ -22,6 +22,28 @@ const MatrixReader& reader_of(const ResolvedTensors& tensors, size_t claim) {
   return *tensors.readers[claim];  // NOLINT(bugprone-unchecked-optional-access)
 }
 
+// A source's rows among rows of the packed weight.
+struct Stretch {
+  const SourceRows& source;
+  uint64_t from, to;    // rows of the source's tensor
+  uint64_t begin, end;  // the same rows of the packed weight
+};
+
+// Calls `each` for what rows [row_begin, row_end) of the packed weight take from each source, in order.
+template <class Each>
+Status for_each_stretch(const PackItem& item, uint32_t row_begin, uint32_t row_end, Each each) {
+  uint64_t first = 0;  // row of the packed weight where the source begins
+  for (const SourceRows& source : item.sources) {
+    const uint64_t begin = std::max<uint64_t>(row_begin, first),
+                   end = std::min<uint64_t>(row_end, first + source.count);
+    if (begin < end) {
+      TANDEM_TRY(each(Stretch{source, source.begin + begin - first, source.begin + end - first, begin, end}));
+    }
+    first += source.count;
+  }
+  return {};
+}
+
 }  // namespace
 
 LoadRun::LoadRun(const LoadPlan& plan, const ResolvedTensors& tensors, const KernelTable& table,
@@ -191,35 +213,30 @@ Result<uint64_t> LoadRun::pack_codes(const Pack& pack, uint32_t row_begin, uint3
   const PackItem& item = pack.item;
   const uint32_t block = scale_block_cols(pack.format);
   const size_t blocks = (pack.phase + item.cols + block - 1) / block;
-  uint64_t first = 0;  // row of the packed weight where the source begins
-  for (const SourceRows& source : item.sources) {
-    const uint64_t begin = std::max<uint64_t>(row_begin, first),
-                   end = std::min<uint64_t>(row_end, first + source.count);
-    if (begin < end) {
-      const MatrixReader& reader = reader_of(tensors_, source.claim);
-      const uint64_t from = source.begin + begin - first, to = source.begin + end - first;
-      const MatrixReader::Columns columns{item.col_begin, uint64_t{item.col_begin} + item.cols};
-      TANDEM_TRY(reader.check_scales(from, to));
-      if (pack.format == PackFormat::fp8_block) {
-        reader.read_fp8_scales(from, to, reinterpret_cast<float*>(scratch), columns);
-      } else {
-        reader.read_fp4_scales(from, to, reinterpret_cast<uint8_t*>(scratch), columns);
-      }
-      const CodedRows rows = {reader.code_row(from, item.col_begin), reader.row_bytes(), scratch, blocks};
-      const PackFault fault = table_.pack_coded(
-          pack.format, item.arrangement, item.rows, item.cols, pack.phase, static_cast<uint32_t>(begin),
-          static_cast<uint32_t>(end), rows, const_cast<std::byte*>(item.out->data));
-      if (fault != PackFault::none) {
-        return make_error(ErrorCode::data_loss,
-                          fmt::format("{}: tensor '{}' {} and cannot stay as it is stored; "
-                                      "engine.weights: dequantized would do",
-                                      reader.tensor().file->path(), plan_.claims()[source.claim].tensor,
-                                      pack_fault_text(fault)));
-      }
-      reader.drop_rows(from, to);
+  const MatrixReader::Columns columns{item.col_begin, uint64_t{item.col_begin} + item.cols};
+  const Status packed = for_each_stretch(item, row_begin, row_end, [&](const Stretch& part) -> Status {
+    const MatrixReader& reader = reader_of(tensors_, part.source.claim);
+    TANDEM_TRY(reader.check_scales(part.from, part.to));
+    if (pack.format == PackFormat::fp8_block) {
+      reader.read_fp8_scales(part.from, part.to, reinterpret_cast<float*>(scratch), columns);
+    } else {
+      reader.read_fp4_scales(part.from, part.to, reinterpret_cast<uint8_t*>(scratch), columns);
     }
-    first += source.count;
-  }
+    const CodedRows rows = {reader.code_row(part.from, item.col_begin), reader.row_bytes(), scratch, blocks};
+    const PackFault fault = table_.pack_coded(
+        pack.format, item.arrangement, item.rows, item.cols, pack.phase, static_cast<uint32_t>(part.begin),
+        static_cast<uint32_t>(part.end), rows, const_cast<std::byte*>(item.out->data));
+    if (fault != PackFault::none) {
+      return make_error(ErrorCode::data_loss,
+                        fmt::format("{}: tensor '{}' {} and cannot stay as it is stored; "
+                                    "engine.weights: dequantized would do",
+                                    reader.tensor().file->path(), plan_.claims()[part.source.claim].tensor,
+                                    pack_fault_text(fault)));
+    }
+    reader.drop_rows(part.from, part.to);
+    return {};
+  });
+  TANDEM_TRY(packed);
   return uint64_t{row_end - row_begin} * row_bytes(pack);
 }
 
@@ -227,25 +244,20 @@ Result<uint64_t> LoadRun::pack_rows(const PackItem& item, uint32_t row_begin, ui
                                     std::byte* scratch) const {
   const uint64_t row_bytes = item.cols * dtype_bytes(compute_dtype_, 1);
   std::byte* out = scratch;
-  uint64_t first = 0;  // row of the packed weight where the source begins
-  for (const SourceRows& source : item.sources) {
-    const uint64_t begin = std::max<uint64_t>(row_begin, first),
-                   end = std::min<uint64_t>(row_end, first + source.count);
-    if (begin < end) {
-      const MatrixReader& reader = reader_of(tensors_, source.claim);
-      const uint64_t from = source.begin + begin - first, to = source.begin + end - first;
-      const MatrixReader::Columns columns{item.col_begin, uint64_t{item.col_begin} + item.cols};
-      TANDEM_TRY(reader.check_scales(from, to));
-      if (compute_dtype_ == DType::f32) {
-        reader.read_f32(from, to, reinterpret_cast<float*>(out), columns);
-      } else {
-        reader.read_bf16(from, to, reinterpret_cast<uint16_t*>(out), columns);
-      }
-      reader.drop_rows(from, to);
-      out += (end - begin) * row_bytes;
+  const MatrixReader::Columns columns{item.col_begin, uint64_t{item.col_begin} + item.cols};
+  const Status packed = for_each_stretch(item, row_begin, row_end, [&](const Stretch& part) -> Status {
+    const MatrixReader& reader = reader_of(tensors_, part.source.claim);
+    TANDEM_TRY(reader.check_scales(part.from, part.to));
+    if (compute_dtype_ == DType::f32) {
+      reader.read_f32(part.from, part.to, reinterpret_cast<float*>(out), columns);
+    } else {
+      reader.read_bf16(part.from, part.to, reinterpret_cast<uint16_t*>(out), columns);
     }
-    first += source.count;
-  }
+    reader.drop_rows(part.from, part.to);
+    out += (part.end - part.begin) * row_bytes;
+    return {};
+  });
+  TANDEM_TRY(packed);
   table_.pack(plain_format(), item.arrangement, item.rows, item.cols, row_begin, row_end, compute_dtype_,
               scratch, const_cast<std::byte*>(item.out->data));
   return (row_end - row_begin) * row_bytes;
