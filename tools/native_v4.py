@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Writes a random DeepSeek-V4 checkpoint in the layout of the released files: FP4 experts (e2m1, a power of two per 32 columns),
-FP8 dense weights (e4m3, a power of two per 128 x 128), tid2eid, compressors, hyper-connections, an MTP block, shards and an index.
+FP8 dense weights (e4m3, a power of two per 128 x 128), tid2eid, compressors, hyper-connections, a drafter, shards and an index.
 
     tools/native_v4.py FOLDER                          a tiny model, with the reference logits of native_v4_reference.py
     tools/native_v4.py FOLDER --shape flash-layers     V4-Flash's width: one layer of each kind, 256 experts, vocabulary cut
     tools/native_v4.py FOLDER --shape flash-4          the same width, four layers
+    tools/native_v4.py FOLDER --drafter dspark         with the drafter of the DSpark releases: three stages, blocks of 5 tokens
     tools/native_v4.py FOLDER --dequantised            the same values as bf16 tensors, which holds each of them exactly
 
 Needs numpy alone. The same seed gives the same bytes.
@@ -37,6 +38,11 @@ SHAPES = {
     "flash-4": {**FLASH, "num_hidden_layers": 4, "compress_ratios": [0, 4, 128, 4],
                 "rope_scaling": {**YARN, "original_max_position_embeddings": 65536}},
 }
+DRAFTERS = ("none", "mtp", "dspark")
+DSPARK_STAGES, DSPARK_TARGETS, DSPARK_BLOCK = 3, 3, 5
+# Of random weights no draft would ever be right. So in models with DSpark sublayers add little to the residual, the last token
+# decides most of the next, and the Markov head knows that much; too few columns of it to know all.
+DSPARK_BRANCH_GAIN, DSPARK_MARKOV_GAIN, DSPARK_MARKOV_RANK = 1 / 8, 4.0, {"tiny": 96}
 COMMON = {"architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "torch_dtype": "bfloat16", "hidden_act": "silu",
           "attention_bias": False, "num_key_value_heads": 1, "n_shared_experts": 1, "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6,
           "rms_norm_eps": 1e-6, "rope_theta": 10000, "compress_rope_theta": 160000, "scoring_func": "sqrtsoftplus",
@@ -126,6 +132,7 @@ class Checkpoint:
 class Writer:
     def __init__(self, config, checkpoint, dequantised, seed):
         self.config, self.out, self.dequantised = config, checkpoint, dequantised
+        self.branch_gain = DSPARK_BRANCH_GAIN if "dspark_block_size" in config else 1.0
         self.random = np.random.default_rng(seed)
         # Codes of normally distributed values with a standard deviation of 32, in e4m3: drawn from, since rounding
         # hundreds of millions of values takes minutes.
@@ -147,7 +154,9 @@ class Writer:
         self.out.add(name, "F32", values.astype(np.float32))
 
     def norm(self, name, width):
-        self.bf16(name, self.random.uniform(0.5, 1.5, width))
+        gains = self.random.uniform(0.5, 1.5, width)
+        self.bf16(name, gains)
+        return gains
 
     def exponents(self, shape, deviation):
         """Codes of powers of two around a standard deviation."""
@@ -162,9 +171,9 @@ class Writer:
             self.out.add(module + ".weight", "F8_E4M3", codes)
             self.out.add(module + ".scale", "F8_E8M0", scale)
 
-    def fp4(self, module, rows, cols):
+    def fp4(self, module, rows, cols, gain=1.0):
         packed = self.random.integers(0, 256, (rows, cols // 2), np.uint8)
-        scale = self.exponents((rows, cols // 32), cols**-0.5 / 2.9)  # 2.9: of the 16 values alike
+        scale = self.exponents((rows, cols // 32), gain * cols**-0.5 / 2.9)  # 2.9: of the 16 values alike
         if self.dequantised:
             self.bf16(module + ".weight", decode_fp4(packed, scale))
         else:
@@ -196,7 +205,7 @@ class Writer:
         self.norm(name + ".kv_norm.weight", dim)
         self.f32(name + ".attn_sink", self.values(heads, 1.0))
         self.fp8(name + ".wo_a", c["o_groups"] * c["o_lora_rank"], heads * dim // c["o_groups"])
-        self.fp8(name + ".wo_b", hidden, c["o_groups"] * c["o_lora_rank"])
+        self.fp8(name + ".wo_b", hidden, c["o_groups"] * c["o_lora_rank"], self.branch_gain)
         if ratio:
             self.compressor(name + ".compressor", ratio, dim)
         if ratio == 4:
@@ -217,10 +226,10 @@ class Writer:
         for expert in range(count):
             self.fp4(f"{name}.experts.{expert}.w1", width, hidden)
             self.fp4(f"{name}.experts.{expert}.w3", width, hidden)
-            self.fp4(f"{name}.experts.{expert}.w2", hidden, width)
+            self.fp4(f"{name}.experts.{expert}.w2", hidden, width, self.branch_gain)
         self.fp8(name + ".shared_experts.w1", width, hidden)
         self.fp8(name + ".shared_experts.w3", width, hidden)
-        self.fp8(name + ".shared_experts.w2", hidden, width)
+        self.fp8(name + ".shared_experts.w2", hidden, width, self.branch_gain)
 
     def block(self, name, ratio, hashed):
         self.norm(name + ".attn_norm.weight", self.config["hidden_size"])
@@ -230,23 +239,52 @@ class Writer:
         self.attention(name + ".attn", ratio)
         self.experts(name + ".ffn", hashed)
 
-    def model(self):
-        c = self.config
-        hidden, streams = c["hidden_size"], c["hc_mult"]
-        self.bf16("embed.weight", self.values((c["vocab_size"], hidden), 1.0))
-        for layer in range(c["num_hidden_layers"]):
-            self.block(f"layers.{layer}", c["compress_ratios"][layer], layer < c["num_hash_layers"])
-        for stage in range(c["num_nextn_predict_layers"]):
+    def mtp_stages(self):
+        hidden = self.config["hidden_size"]
+        for stage in range(self.config["num_nextn_predict_layers"]):
             name = f"mtp.{stage}"
             self.block(name, 0, False)
             self.fp8(name + ".e_proj", hidden, hidden)
             self.fp8(name + ".h_proj", hidden, hidden)
             for norm in ("enorm", "hnorm", "norm"):
                 self.norm(f"{name}.{norm}.weight", hidden)
-            self.hyper_connection(name + ".hc_head", streams, 1)
+            self.hyper_connection(name + ".hc_head", self.config["hc_mult"], 1)
+
+    def dspark_stages(self):
+        c = self.config
+        hidden, last = c["hidden_size"], f"mtp.{DSPARK_STAGES - 1}"
+        for stage in range(DSPARK_STAGES):
+            self.block(f"mtp.{stage}", 0, False)
+        self.fp8("mtp.0.main_proj", hidden, len(c["dspark_target_layer_ids"]) * hidden)
+        self.norm("mtp.0.main_norm.weight", hidden)
+        self.norm(last + ".norm.weight", hidden)
+        self.hyper_connection(last + ".hc_head", c["hc_mult"], 1)
+        width = hidden + c["dspark_markov_rank"]
+        self.bf16(last + ".confidence_head.proj.weight", self.values((1, width), 2 * width**-0.5))
+
+    def markov_head(self, embedding, head):
+        """The first columns of what follows a token where nothing but the token itself reaches the head."""
+        rank, last = self.config["dspark_markov_rank"], f"mtp.{DSPARK_STAGES - 1}"
+        self.bf16(last + ".markov_head.markov_w1.weight", embedding[:, :rank])
+        self.bf16(last + ".markov_head.markov_w2.weight", head[:, :rank] * np.float32(DSPARK_MARKOV_GAIN))
+
+    def model(self):
+        c = self.config
+        hidden, streams = c["hidden_size"], c["hc_mult"]
+        embedding = self.values((c["vocab_size"], hidden), 1.0)
+        self.bf16("embed.weight", embedding)
+        for layer in range(c["num_hidden_layers"]):
+            self.block(f"layers.{layer}", c["compress_ratios"][layer], layer < c["num_hash_layers"])
+        if "dspark_block_size" in c:
+            self.dspark_stages()
+        else:
+            self.mtp_stages()
         self.hyper_connection("hc_head", streams, 1)
-        self.norm("norm.weight", hidden)
-        self.bf16("head.weight", self.values((c["vocab_size"], hidden), 3 * hidden**-0.5))
+        gains = self.norm("norm.weight", hidden)
+        head = self.values((c["vocab_size"], hidden), 3 * hidden**-0.5)
+        self.bf16("head.weight", head)
+        if "dspark_block_size" in c:
+            self.markov_head(embedding * gains.astype(np.float32), head)
         self.out.finish()
 
 
@@ -270,9 +308,26 @@ def write_tokenizer(folder, vocab_size):
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False) + "\n")
 
 
-def write(folder, shape="tiny", dequantised=False, seed=SEED):
-    folder.mkdir(parents=True, exist_ok=True)
+def configuration(shape, drafter=None):
+    """config.json of a shape; `drafter` one of DRAFTERS, None for what the shape has by itself."""
     config = {**COMMON, **SHAPES[shape]}
+    if drafter is None:
+        return config
+    layers = config["num_hidden_layers"]
+    stages = {"none": 0, "mtp": 1, "dspark": DSPARK_STAGES}[drafter]
+    config["compress_ratios"] = config["compress_ratios"][:layers] + [0] * stages
+    config["num_nextn_predict_layers"] = min(stages, 1)  # DSpark releases still say 1
+    if drafter == "dspark":
+        config["dspark_block_size"] = DSPARK_BLOCK
+        config["dspark_noise_token_id"] = config["vocab_size"] - 1
+        config["dspark_target_layer_ids"] = list(range(layers - DSPARK_TARGETS, layers))
+        config["dspark_markov_rank"] = DSPARK_MARKOV_RANK.get(shape, 256)
+    return config
+
+
+def write(folder, shape="tiny", dequantised=False, seed=SEED, drafter=None):
+    folder.mkdir(parents=True, exist_ok=True)
+    config = configuration(shape, drafter)
     stored = dict(config)
     if dequantised:
         del stored["quantization_config"], stored["expert_dtype"]
@@ -286,12 +341,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
+    parser.add_argument("--drafter", choices=DRAFTERS, help="default: mtp in the tiny shape, none in the others")
     parser.add_argument("--dequantised", action="store_true")
     parser.add_argument("--seed", type=int, default=SEED)
     arguments = parser.parse_args()
     if any(arguments.folder.glob("*.safetensors")):
         parser.error(f"{arguments.folder} holds a checkpoint already: remove it or name another folder")
-    write(arguments.folder, arguments.shape, arguments.dequantised, arguments.seed)
+    write(arguments.folder, arguments.shape, arguments.dequantised, arguments.seed, arguments.drafter)
     if arguments.shape == "tiny":
         import native_v4_reference
 
