@@ -2,7 +2,7 @@
 """Writes a random DeepSeek-V4 checkpoint in the layout of the released files: FP4 experts (e2m1, a power of two per 32 columns),
 FP8 dense weights (e4m3, a power of two per 128 x 128), tid2eid, compressors, hyper-connections, a drafter, shards and an index.
 
-    tools/native_v4.py FOLDER                          a tiny model, with the reference logits of native_v4_reference.py
+    tools/native_v4.py FOLDER                          a tiny model, with the reference logits of native_v4_parity.py
     tools/native_v4.py FOLDER --shape flash-layers     V4-Flash's width: one layer of each kind, 256 experts, vocabulary cut
     tools/native_v4.py FOLDER --shape flash-4          the same width, four layers
     tools/native_v4.py FOLDER --drafter dspark         with the drafter of the DSpark releases: three stages, blocks of 5 tokens
@@ -42,7 +42,7 @@ DRAFTERS = ("none", "mtp", "dspark")
 DSPARK_STAGES, DSPARK_TARGETS, DSPARK_BLOCK = 3, 3, 5
 # Of random weights no draft would ever be right. So in models with DSpark sublayers add little to the residual, the last token
 # decides most of the next, and the Markov head knows that much; too few columns of it to know all.
-DSPARK_BRANCH_GAIN, DSPARK_MARKOV_GAIN, DSPARK_MARKOV_RANK = 1 / 8, 4.0, {"tiny": 96}
+DSPARK_BRANCH_GAIN, DSPARK_MARKOV_GAIN, DSPARK_MARKOV_RANK = 1 / 16, 4.0, {"tiny": 112}
 COMMON = {"architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "torch_dtype": "bfloat16", "hidden_act": "silu",
           "attention_bias": False, "num_key_value_heads": 1, "n_shared_experts": 1, "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6,
           "rms_norm_eps": 1e-6, "rope_theta": 10000, "compress_rope_theta": 160000, "scoring_func": "sqrtsoftplus",
@@ -349,9 +349,9 @@ def main():
         parser.error(f"{arguments.folder} holds a checkpoint already: remove it or name another folder")
     write(arguments.folder, arguments.shape, arguments.dequantised, arguments.seed, arguments.drafter)
     if arguments.shape == "tiny":
-        import native_v4_reference
+        import native_v4_parity
 
-        native_v4_reference.write_parity(arguments.folder)
+        native_v4_parity.write(arguments.folder)
 
 
 if __name__ == "__main__":

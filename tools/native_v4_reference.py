@@ -1,7 +1,7 @@
 """DeepSeek-V4 in numpy, from the released layout to logits: an independent reading of the files and of the maths.
 
 Everything is float64 after the weights are decoded, and every step computes the whole sequence anew: no cache, no state that
-could be carried along wrongly. `write_parity` puts reference outputs beside a checkpoint in the layout of tests/fixtures/README.md.
+could be carried along wrongly. `qat_simulation` rounds keys, entries and the indexer's vectors as the model was trained. native_v4_parity.py puts outputs beside a checkpoint.
 """
 
 import json
@@ -11,12 +11,7 @@ import struct
 import numpy as np
 
 import native_v4
-
-PROMPT_LENGTHS = (1, 17, 130, 200)  # the window is 16: inside it, beyond it, past 4 and 128 windows' entries
-GREEDY_STEPS = 8
-TOKEN_MARGIN = 1e-2    # between the two best tokens at every greedy step
-CHOICE_MARGIN = 2e-5   # between the last chosen and the first dropped score, of routers and of the indexer
-ATTEMPTS = 300
+import native_v4_rounding
 
 
 def read_tensors(folder):
@@ -82,9 +77,10 @@ def frequencies(dim, base, yarn):
 
 
 class Reference:
-    def __init__(self, folder):
+    def __init__(self, folder, qat_simulation=False):
         self.config = json.loads((folder / "config.json").read_text())
         self.weights = read_tensors(folder)
+        self.qat_simulation = qat_simulation
         self.margin, self.routing = math.inf, {}
 
     def note_margin(self, scores, kept):
@@ -144,26 +140,52 @@ class Reference:
         entries = np.array(entries).reshape(-1, dim)
         return rotate_tail(norm(entries, w[name + ".norm.weight"]), self.angles(np.arange(len(entries)) * ratio, True))
 
-    def attention(self, name, x, ratio):
+    def stored(self, keys):
+        """Keys and entries as the model was trained to read them: all but the rotated columns in fp8."""
+        if not self.qat_simulation:
+            return keys
+        plain = keys.shape[-1] - self.config["qk_rope_head_dim"]
+        return np.concatenate([native_v4_rounding.fp8(keys[..., :plain]), keys[..., plain:]], axis=-1)
+
+    def stored_index(self, x):
+        return native_v4_rounding.hadamard_fp4(x) if self.qat_simulation else x
+
+    def keys(self, name, x, angles):
+        """Key and value in one of each row of x."""
+        w = self.weights
+        return self.stored(rotate_tail(norm(x @ w[name + ".wkv.weight"].T, w[name + ".kv_norm.weight"]), angles))
+
+    def queries(self, name, x, angles):
+        """The low-rank rows, and the heads [T, heads, dim]."""
         c, w = self.config, self.weights
-        tokens, heads, dim = len(x), c["num_attention_heads"], c["head_dim"]
-        angles = self.angles(np.arange(tokens), ratio != 0)
         low = norm(x @ w[name + ".wq_a.weight"].T, w[name + ".q_norm.weight"])
-        q = rotate_tail(norm((low @ w[name + ".wq_b.weight"].T).reshape(tokens, heads, dim)), angles)
-        keys = rotate_tail(norm(x @ w[name + ".wkv.weight"].T, w[name + ".kv_norm.weight"]), angles)
+        heads = (low @ w[name + ".wq_b.weight"].T).reshape(len(x), c["num_attention_heads"], c["head_dim"])
+        return low, rotate_tail(norm(heads), angles)
+
+    def attention(self, name, x, ratio):
+        tokens = len(x)
+        angles = self.angles(np.arange(tokens), ratio != 0)
+        low, q = self.queries(name, x, angles)
+        keys = self.keys(name, x, angles)
         t, s = np.arange(tokens)[:, None], np.arange(tokens)[None]
-        visible = (s <= t) & (s > t - c["sliding_window"])
+        visible = (s <= t) & (s > t - self.config["sliding_window"])
         if ratio:
-            entries = self.pooled(name + ".compressor", x, ratio)
+            entries = self.stored(self.pooled(name + ".compressor", x, ratio))
             seen = np.arange(len(entries))[None] < (t + 1) // ratio
             if ratio == 4:
                 seen = self.indexed(name + ".indexer", x, low, angles, seen)
             keys, visible = np.vstack([keys, entries]), np.hstack([visible, seen])
-        scores = np.where(visible[:, None], (q @ keys.T) * dim**-0.5, -np.inf)
-        top = scores.max(-1, keepdims=True)
+        return self.attend(name, q, keys, visible, angles)
+
+    def attend(self, name, q, keys, visible, angles):
+        """The output [T, hidden] of queries at `angles` over the keys [n, dim] that `visible` [T, n] marks."""
+        c, w = self.config, self.weights
+        scores = np.where(visible[:, None], (q @ keys.T) * c["head_dim"]**-0.5, -np.inf)
+        sink = w[name + ".attn_sink"][None, :, None]
+        top = np.maximum(scores.max(-1, keepdims=True), sink)
         p = np.exp(scores - top)
-        p /= p.sum(-1, keepdims=True) + np.exp(w[name + ".attn_sink"][None, :, None] - top)
-        out = rotate_tail(p @ keys, angles, -1).reshape(tokens, c["o_groups"], -1)
+        p /= p.sum(-1, keepdims=True) + np.exp(sink - top)
+        out = rotate_tail(p @ keys, angles, -1).reshape(len(q), c["o_groups"], -1)
         groups = w[name + ".wo_a.weight"].reshape(c["o_groups"], c["o_lora_rank"], -1)
         low_out = [out[:, group] @ groups[group].T for group in range(c["o_groups"])]
         return np.hstack(low_out) @ w[name + ".wo_b.weight"].T
@@ -172,8 +194,8 @@ class Reference:
         """Of the visible entries, those that the indexer keeps."""
         c, w = self.config, self.weights
         heads, dim, kept = c["index_n_heads"], c["index_head_dim"], c["index_topk"]
-        keys = self.pooled(name + ".compressor", x, 4)
-        q = rotate_tail((low @ w[name + ".wq_b.weight"].T).reshape(len(x), heads, dim), angles)
+        keys = self.stored_index(self.pooled(name + ".compressor", x, 4))
+        q = self.stored_index(rotate_tail((low @ w[name + ".wq_b.weight"].T).reshape(len(x), heads, dim), angles))
         gain = x @ w[name + ".weights_proj.weight"].T * (dim * heads) ** -0.5
         scores = (np.maximum(q @ keys.T, 0) * gain[..., None]).sum(1)
         scores = np.where(seen, scores, -np.inf)
@@ -208,29 +230,42 @@ class Reference:
                 np.add.at(out, rows, weight[rows, slots][:, None] * self.mlp(f"{name}.experts.{expert}", x[rows]))
         return out
 
-    def block(self, layer, name, ratio, streams, ids):
+    def block(self, layer, name, attention, streams, ids):
+        """One block; `attention` takes the normed rows [T, hidden] to the sublayer's output."""
         w = self.weights
         x, post, comb = self.site(name + ".hc_attn", streams)
-        y = self.attention(name + ".attn", norm(x, w[name + ".attn_norm.weight"]), ratio)
+        y = attention(norm(x, w[name + ".attn_norm.weight"]))
         streams = self.spread(streams, y, post, comb)
         x, post, comb = self.site(name + ".hc_ffn", streams)
         y = self.experts(layer, name + ".ffn", norm(x, w[name + ".ffn_norm.weight"]), ids)
         return self.spread(streams, y, post, comb)
 
-    def head(self, prefix, streams):
+    def causal_block(self, layer, name, ratio, streams, ids):
+        """A block whose rows are a whole sequence."""
+        return self.block(layer, name, lambda x: self.attention(name + ".attn", x, ratio), streams, ids)
+
+    def collapsed(self, prefix, streams):
+        """The streams as one row [T, hidden]."""
         w = self.weights
         mixed = self.mix(prefix + "hc_head", streams) * w[prefix + "hc_head_scale"] + w[prefix + "hc_head_base"]
-        x = ((sigmoid(mixed) + self.config["hc_eps"])[..., None] * streams).sum(1)
-        return norm(x, w[prefix + "norm.weight"]) @ w["head.weight"].T
+        return ((sigmoid(mixed) + self.config["hc_eps"])[..., None] * streams).sum(1)
+
+    def head(self, prefix, streams):
+        w = self.weights
+        return norm(self.collapsed(prefix, streams), w[prefix + "norm.weight"]) @ w["head.weight"].T
 
     def logits(self, ids):
         """[T, vocabulary] of a sequence of token ids."""
         c, w = self.config, self.weights
         self.margin, self.routing = math.inf, {}
         streams = np.repeat(w["embed.weight"][ids][:, None], c["hc_mult"], axis=1)
+        means = []
         for layer in range(c["num_hidden_layers"]):
-            streams = self.block(layer, f"layers.{layer}", c["compress_ratios"][layer], streams, ids)
+            streams = self.causal_block(layer, f"layers.{layer}", c["compress_ratios"][layer], streams, ids)
+            means.append(streams.mean(1))
         self.streams = streams
+        if "dspark_target_layer_ids" in c:
+            self.taps = np.stack([means[layer] for layer in c["dspark_target_layer_ids"]], axis=1)  # [T, targets, hidden]
         return self.head("", streams)
 
     def draft_logits(self, ids):
@@ -238,53 +273,4 @@ class Reference:
         w, behind = self.weights, ids[1:]
         embedded = norm(w["embed.weight"][behind], w["mtp.0.enorm.weight"]) @ w["mtp.0.e_proj.weight"].T
         streams = embedded[:, None] + norm(self.streams[:-1], w["mtp.0.hnorm.weight"]) @ w["mtp.0.h_proj.weight"].T
-        return self.head("mtp.0.", self.block(len(self.routing), "mtp.0", 0, streams, behind))
-
-
-def try_prompt(model, ids):
-    """The outputs for one prompt; None where a near tie makes equal choices a matter of rounding."""
-    prefill = logits = model.logits(ids)
-    if model.margin < CHOICE_MARGIN:
-        return None
-    routing, sequence, tokens, rows = dict(model.routing), list(ids), [], []
-    drafts = None
-    if len(ids) > 1 and model.config["num_nextn_predict_layers"] == 1:
-        drafts = model.draft_logits(np.array(ids))
-        if model.margin < CHOICE_MARGIN:
-            return None
-    for step in range(GREEDY_STEPS):
-        best = np.sort(logits[-1])[-2:]
-        if best[1] - best[0] < TOKEN_MARGIN or model.margin < CHOICE_MARGIN:
-            return None
-        rows.append(logits[-1])
-        tokens.append(int(logits[-1].argmax()))
-        sequence.append(tokens[-1])
-        if step + 1 < GREEDY_STEPS:
-            logits = model.logits(np.array(sequence))
-    result = {"ids": np.array(ids, np.int32), "logits": prefill, "greedy_ids": np.array(tokens, np.int32), "greedy_logits": np.array(rows)}
-    if drafts is not None:
-        result["draft_logits"] = drafts
-    for layer, (chosen, weight) in routing.items():
-        result[f"layer.{layer}.router_ids"], result[f"layer.{layer}.router_weights"] = chosen.astype(np.int32), weight
-    return result
-
-
-def write_parity(folder, prompt_lengths=PROMPT_LENGTHS, seed=native_v4.SEED):
-    model, random = Reference(folder), np.random.default_rng(seed)
-    config, out = model.config, native_v4.Checkpoint(folder)
-    for number, length in enumerate(prompt_lengths):
-        for _ in range(ATTEMPTS):
-            result = try_prompt(model, random.integers(2, config["vocab_size"], length))
-            if result:
-                break
-        assert result, f"no fair prompt of length {length}: change the seed"
-        for key, value in result.items():
-            ids = key.endswith("ids")
-            out.add(f"prompt.{number}.{key}", "I32" if ids else "F32", value.astype(np.int32 if ids else np.float32))
-    out.flush()
-    out.files[0][0].rename(folder / "parity.safetensors")
-    parity = {"reference": "tools/native_v4_reference.py, float64", "seed": seed, "vocab_size": config["vocab_size"],
-              "top_k": config["num_experts_per_tok"], "moe_layers": list(range(config["num_hidden_layers"])),
-              "greedy_steps": GREEDY_STEPS, "prompts": [{"length": length} for length in prompt_lengths],
-              "token_margin": TOKEN_MARGIN, "router_margin": CHOICE_MARGIN}
-    (folder / "parity.json").write_text(json.dumps(parity, indent=2) + "\n")
+        return self.head("mtp.0.", self.causal_block(len(self.routing), "mtp.0", 0, streams, behind))

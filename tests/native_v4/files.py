@@ -8,7 +8,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 
 import native_v4  # noqa: E402
-import native_v4_reference  # noqa: E402,F401
+import native_v4_parity  # noqa: E402,F401
 
 
 class Files:

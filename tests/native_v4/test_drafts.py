@@ -40,7 +40,7 @@ def generate(model, prompts, *flags, statuses=(0,)):
 
 
 def test_the_drafters_logits_equal_those_of_an_independent_reading(native, tmp_path):
-    files.native_v4_reference.write_parity(native)
+    files.native_v4_parity.write(native)
     assert b"draft_logits" in (native / "parity.safetensors").read_bytes()[:20000]
     assert json.loads(run("eval", "parity", native, "--json").stdout)["passed"] is True
     # The comparison sees the drafter: of a file whose drafter is another it fails, and nothing else has changed.

@@ -23,10 +23,10 @@ def native(tmp_path_factory):
 
 
 def test_logits_equal_those_of_an_independent_reading_of_the_files(native):
-    files.native_v4_reference.write_parity(native)
+    files.native_v4_parity.write(native)
     report = json.loads(run("eval", "parity", native, "--json").stdout)
     assert report["passed"] is True, report
-    assert len(report["prompts"]) == len(files.native_v4_reference.PROMPT_LENGTHS)
+    assert len(report["prompts"]) == len(files.native_v4_parity.PROMPT_LENGTHS)
 
 
 def test_packed_weights_give_the_bits_of_the_same_values_in_bf16(native, tmp_path):
