@@ -50,7 +50,7 @@ def draft_outputs(model, ids):
     return {"draft_logits": logits} if model.margin >= CHOICE_MARGIN else None
 
 
-def try_prompt(model, ids):
+def try_prompt(model, ids, greedy_steps):
     """The outputs for one prompt; None where a near tie makes equal choices a matter of rounding."""
     prefill = logits = model.logits(ids)
     if model.margin < CHOICE_MARGIN:
@@ -60,14 +60,14 @@ def try_prompt(model, ids):
     if drafts is None:
         return None
     model.margin = np.inf
-    for step in range(GREEDY_STEPS):
+    for step in range(greedy_steps):
         best = np.sort(logits[-1])[-2:]
         if best[1] - best[0] < TOKEN_MARGIN or model.margin < CHOICE_MARGIN:
             return None
         rows.append(logits[-1])
         tokens.append(int(logits[-1].argmax()))
         sequence.append(tokens[-1])
-        if step + 1 < GREEDY_STEPS:
+        if step + 1 < greedy_steps:
             logits = model.logits(np.array(sequence))
     result = {"ids": ids, "logits": prefill, "greedy_ids": np.array(tokens), "greedy_logits": np.array(rows), **drafts}
     for layer, (chosen, weight) in routing.items():
@@ -75,12 +75,12 @@ def try_prompt(model, ids):
     return result
 
 
-def write(folder, prompt_lengths=PROMPT_LENGTHS, seed=native_v4.SEED, qat_simulation=False):
+def write(folder, prompt_lengths=PROMPT_LENGTHS, greedy_steps=GREEDY_STEPS, seed=native_v4.SEED, qat_simulation=False):
     model, random = native_v4_reference.Reference(folder, qat_simulation), np.random.default_rng(seed)
     config, out = model.config, native_v4.Checkpoint(folder)
     for number, length in enumerate(prompt_lengths):
         for _ in range(ATTEMPTS):
-            result = try_prompt(model, random.integers(2, config["vocab_size"], length))
+            result = try_prompt(model, random.integers(2, config["vocab_size"], length), greedy_steps)
             if result:
                 break
         assert result, f"no fair prompt of length {length}: change the seed"
@@ -91,6 +91,6 @@ def write(folder, prompt_lengths=PROMPT_LENGTHS, seed=native_v4.SEED, qat_simula
     out.files[0][0].rename(folder / "parity.safetensors")
     parity = {"reference": "tools/native_v4_reference.py, float64", "seed": seed, "vocab_size": config["vocab_size"],
               "top_k": config["num_experts_per_tok"], "moe_layers": list(range(config["num_hidden_layers"])),
-              "greedy_steps": GREEDY_STEPS, "prompts": [{"length": length} for length in prompt_lengths],
+              "greedy_steps": greedy_steps, "prompts": [{"length": length} for length in prompt_lengths],
               "token_margin": TOKEN_MARGIN, "router_margin": CHOICE_MARGIN, "qat_simulation": qat_simulation}
     (folder / "parity.json").write_text(json.dumps(parity, indent=2) + "\n")

@@ -107,7 +107,8 @@ std::vector<Command> make_commands() {
        of_a_server, "model", colocated_by_default, run_eval_gsm8k});
   table.push_back({"eval parity",
                    "compare a model folder with the reference outputs that lie beside it",
-                   "Float32 by default: logits within 1e-3, equal routing and equal greedy tokens.\n"
+                   "Float32 by default: logits within 1e-3, equal routing and equal greedy tokens. With\n"
+                   "--qat-simulation, for references that round as training did: within 0.05.\n"
                    "Example: tandem eval parity tests/fixtures/mixtral",
                    base,
                    {},

@@ -17,6 +17,7 @@ struct ParityOptions {
   DType compute_dtype = DType::f32;  // f32 to be held against the bound; bf16 to see what rounding costs
   SumMode sum_mode = SumMode::plain;
   bool shared_on_attention = false;
+  bool qat_simulation = false;  // ModelOptions::qat_simulation; of a reference that rounds too
   uint32_t rows_per_step = 16;  // prompts are computed in chunks of so many tokens
   // Largest |difference| of a logit that passes. In float32 two right engines differ in the order of sums
   // alone.

@@ -20,11 +20,6 @@ PLACEMENTS = {
 
 
 @pytest.fixture(scope="module")
-def native(tmp_path_factory):
-    return files.make(tmp_path_factory.mktemp("native_v4") / "model")
-
-
-@pytest.fixture(scope="module")
 def prompts(tmp_path_factory):
     rng = random.Random(2)
     path = tmp_path_factory.mktemp("drafts") / "prompts.jsonl"
@@ -39,8 +34,8 @@ def generate(model, prompts, *flags, statuses=(0,)):
                "192", "--log-level", "warning", "--seed", "3", "--temperature", "0.7", "--deterministic=true", *flags, statuses=statuses)
 
 
-def test_the_drafters_logits_equal_those_of_an_independent_reading(native, tmp_path):
-    files.native_v4_parity.write(native)
+def test_the_drafters_logits_equal_those_of_an_independent_reading(native_with_reference, tmp_path):
+    native = native_with_reference
     assert b"draft_logits" in (native / "parity.safetensors").read_bytes()[:20000]
     assert json.loads(run("eval", "parity", native, "--json").stdout)["passed"] is True
     # The comparison sees the drafter: of a file whose drafter is another it fails, and nothing else has changed.

@@ -11,50 +11,49 @@ LENGTH, WINDOW = 40, 16
 
 
 @pytest.fixture(scope="module")
-def dspark(tmp_path_factory):
-    folder = files.make(tmp_path_factory.mktemp("dspark") / "model", drafter="dspark")
-    return native_v4_dspark.Dspark(files.native_v4_parity.native_v4_reference.Reference(folder))
+def drafter(dspark):
+    return native_v4_dspark.Dspark(files.native_v4_parity.native_v4_reference.Reference(dspark))
 
 
 @pytest.fixture(scope="module")
-def prompt(dspark):
+def prompt(drafter):
     """Token ids and the taps of their rows."""
-    ids = np.random.default_rng(3).integers(2, dspark.model.config["vocab_size"], LENGTH)
-    dspark.model.logits(ids)
-    assert dspark.model.taps.shape == (LENGTH, 3, dspark.model.config["hidden_size"])
-    return ids, dspark.model.taps
+    ids = np.random.default_rng(3).integers(2, drafter.model.config["vocab_size"], LENGTH)
+    drafter.model.logits(ids)
+    assert drafter.model.taps.shape == (LENGTH, 3, drafter.model.config["hidden_size"])
+    return ids, drafter.model.taps
 
 
 def close(a, b):
     return np.abs(a - b).max() < 1e-9
 
 
-def test_a_context_made_in_parts_drafts_as_one_made_at_once(dspark, prompt):
+def test_a_context_made_in_parts_drafts_as_one_made_at_once(drafter, prompt):
     ids, taps = prompt
-    whole = dspark.context(taps)
-    parts = np.concatenate([dspark.context(taps[begin:begin + 7], begin) for begin in range(0, LENGTH, 7)], axis=1)
+    whole = drafter.context(taps)
+    parts = np.concatenate([drafter.context(taps[begin:begin + 7], begin) for begin in range(0, LENGTH, 7)], axis=1)
     assert close(parts, whole)
     for position in (0, 3, WINDOW - 1, WINDOW, LENGTH - 2):
-        want = dspark.draft(whole[:, :position + 1], position, ids[position + 1])
+        want = drafter.draft(whole[:, :position + 1], position, ids[position + 1])
         # What comes behind a position changes none of its taps.
-        dspark.model.logits(ids[:position + 1])
-        shorter = dspark.draft(dspark.context(dspark.model.taps), position, ids[position + 1])
+        drafter.model.logits(ids[:position + 1])
+        shorter = drafter.draft(drafter.context(drafter.model.taps), position, ids[position + 1])
         # Keys that the window has left are not needed.
-        ring = dspark.draft(parts[:, :position + 1][:, -WINDOW:], position, ids[position + 1])
+        ring = drafter.draft(parts[:, :position + 1][:, -WINDOW:], position, ids[position + 1])
         for other in (shorter, ring):
             assert np.array_equal(want.ids, other.ids)
             assert close(want.logits, other.logits) and close(want.confidence, other.confidence)
 
 
-def test_every_row_reads_the_last_tokens_of_the_window_and_no_other(dspark, prompt):
+def test_every_row_reads_the_last_tokens_of_the_window_and_no_other(drafter, prompt):
     ids, taps = prompt
     position = LENGTH - 2
-    want = dspark.draft(dspark.context(taps[:position + 1]), position, ids[-1]).base
+    want = drafter.draft(drafter.context(taps[:position + 1]), position, ids[-1]).base
 
     def changed(at):
         other = taps.copy()
         other[at] = other[at][:, ::-1]
-        return np.abs(dspark.draft(dspark.context(other[:position + 1]), position, ids[-1]).base - want).max(axis=-1)
+        return np.abs(drafter.draft(drafter.context(other[:position + 1]), position, ids[-1]).base - want).max(axis=-1)
 
     assert changed(position - WINDOW).max() == 0
     assert changed(position - WINDOW + 1).min() > 1e-6, "all rows see the same context, the last one too"
@@ -62,35 +61,35 @@ def test_every_row_reads_the_last_tokens_of_the_window_and_no_other(dspark, prom
     assert changed(position + 1).max() == 0, "the taps of the token that begins the block are not there yet"
 
 
-def test_rows_of_a_block_see_each_other_in_both_directions(dspark, prompt):
+def test_rows_of_a_block_see_each_other_in_both_directions(drafter, prompt):
     ids, taps = prompt
-    context = dspark.context(taps[:20])
-    want = dspark.draft(context, 19, ids[20]).base
-    noise = dspark.noise
+    context = drafter.context(taps[:20])
+    want = drafter.draft(context, 19, ids[20]).base
+    noise = drafter.noise
     try:
-        dspark.noise = 5
-        later = dspark.draft(context, 19, ids[20]).base
+        drafter.noise = 5
+        later = drafter.draft(context, 19, ids[20]).base
     finally:
-        dspark.noise = noise
+        drafter.noise = noise
     assert np.abs(later[0] - want[0]).max() > 1e-6, "the first row sees the noise behind it"
-    other = dspark.draft(context, 19, (ids[20] + 1) % 300).base
+    other = drafter.draft(context, 19, (ids[20] + 1) % 300).base
     assert (np.abs(other - want).max(axis=-1) > 1e-6).all(), "the noise sees the first row"
     assert len(np.unique(want.round(6), axis=0)) == len(want), "equal tokens at different positions have different rows"
 
 
-def test_drafts_depend_on_distances_alone(dspark, prompt):
+def test_drafts_depend_on_distances_alone(drafter, prompt):
     ids, taps = prompt
-    want = dspark.draft(dspark.context(taps[:20]), 19, ids[20])
-    moved = dspark.draft(dspark.context(taps[:20], 1000), 1019, ids[20])
+    want = drafter.draft(drafter.context(taps[:20]), 19, ids[20])
+    moved = drafter.draft(drafter.context(taps[:20], 1000), 1019, ids[20])
     assert np.abs(moved.logits - want.logits).max() < 1e-6
-    apart = dspark.draft(dspark.context(taps[:20], 1000), 1020, ids[20])
+    apart = drafter.draft(drafter.context(taps[:20], 1000), 1020, ids[20])
     assert np.abs(apart.base - want.base).max() > 1e-6
 
 
-def test_the_markov_head_adds_what_follows_the_token_before(dspark, prompt):
+def test_the_markov_head_adds_what_follows_the_token_before(drafter, prompt):
     ids, taps = prompt
-    w = dspark.model.weights
-    draft = dspark.draft(dspark.context(taps[:20]), 19, ids[20])
+    w = drafter.model.weights
+    draft = drafter.draft(drafter.context(taps[:20]), 19, ids[20])
     before = [ids[20], *draft.ids[:-1]]
     added = w["mtp.2.markov_head.markov_w1.weight"][before] @ w["mtp.2.markov_head.markov_w2.weight"].T
     assert close(draft.logits - draft.base, added)

@@ -17,14 +17,8 @@ def run(*arguments, statuses=(0,)):
     return done
 
 
-@pytest.fixture(scope="module")
-def native(tmp_path_factory):
-    return files.make(tmp_path_factory.mktemp("native_v4") / "model")
-
-
-def test_logits_equal_those_of_an_independent_reading_of_the_files(native):
-    files.native_v4_parity.write(native)
-    report = json.loads(run("eval", "parity", native, "--json").stdout)
+def test_logits_equal_those_of_an_independent_reading_of_the_files(native_with_reference):
+    report = json.loads(run("eval", "parity", native_with_reference, "--json").stdout)
     assert report["passed"] is True, report
     assert len(report["prompts"]) == len(files.native_v4_parity.PROMPT_LENGTHS)
 
