@@ -15,9 +15,6 @@ namespace {
 
 using namespace bench;
 
-// Beyond any last-level cache that a share of a server has.
-constexpr size_t kReadBytes = size_t{256} << 20;
-
 struct Roofs {
   double read_one = 0, read_all = 0;  // bytes a second
   double dot_bf16 = 0, fma_f32 = 0;   // operations a second, all threads
@@ -30,12 +27,6 @@ struct CaseResult {
   std::string_view roof;
   double share = 0;  // median over rounds of roof time / time
 };
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 double time_calls(const KernelCase& bench_case, KernelRunner& runner, double seconds) {
   const Instant start = now();
@@ -50,7 +41,7 @@ double time_calls(const KernelCase& bench_case, KernelRunner& runner, double sec
 }
 
 CaseResult measure(const KernelCase& bench_case, const RoofLoops& loops, KernelRunner& runner,
-                   const OwnedBuffer& memory, const KernelBenchOptions& options, const Roofs& roofs) {
+                   const ReadMemory& memory, const KernelBenchOptions& options, const Roofs& roofs) {
   const bool bf16 = bench_case.flop_roof == FlopRoof::bf16_dot;
   const bool by_memory =
       bench_case.bytes / roofs.read_all > bench_case.flops / (bf16 ? roofs.dot_bf16 : roofs.fma_f32);
@@ -136,9 +127,7 @@ Result<std::string> run_kernel_bench(const KernelBenchOptions& options, bool jso
 
   ThreadPool pool(options.threads == 0 ? CpuBudget::detect().threads : options.threads);
   TANDEM_ASSIGN(KernelRunner runner, KernelRunner::create(*table, pool));
-  TANDEM_ASSIGN(const OwnedBuffer memory, OwnedBuffer::allocate(kReadBytes));
-  // Untouched pages are all the same page of zeros, which would be read from the cache.
-  for (size_t i = 0; i < memory.size(); i += 64) memory.data()[i] = std::byte{1};
+  TANDEM_ASSIGN(const ReadMemory memory, ReadMemory::create(kReadBytes, PageKind::huge));
 
   Roofs roofs;
   ThreadPool single(1);

@@ -148,6 +148,19 @@ std::vector<Command> make_commands() {
                    {},
                    run_bench_kernels});
   table.push_back(
+      {"bench roofs",
+       "measure this machine's roofs: read bandwidth and the peaks of bf16, int8 and float32",
+       "Read bandwidth with one and with all threads, from small and from huge pages (it says when "
+       "the system\ngives none); the bf16 dot, int8 products (VNNI where there is such) and float32 "
+       "FMA of the kernel table\nin use, which TANDEM_ISA chooses; of each table that this CPU can "
+       "run with --all. Takes some seconds a table.\nOther work on the machine shows in every number. "
+       " Examples: tandem bench roofs\n          tandem bench roofs --all --runs 9 --json",
+       {"config", "json", "engine.threads", "engine.log_level", "measure.runs", "measure.all"},
+       {},
+       "",
+       {},
+       run_bench_roofs});
+  table.push_back(
       {"bench transport",
        "measure round trips over inproc, shm, tcp and ucx beside the bare floor",
        "Each size goes over every transport and over the floor in turn, in slices, in one run. The floor: "

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/kernel_bench.h"
+#include "bench/roof_bench.h"
 #include "bench/transport_bench.h"
 #include "cli/command.h"
 #include "cli/commands.h"
@@ -39,6 +40,14 @@ Result<int> run_bench_kernels(Settings& settings) {
   KernelBenchOptions options;
   options.threads = static_cast<int>(settings.engine.threads);
   return print(run_kernel_bench(options, settings.json));
+}
+
+Result<int> run_bench_roofs(Settings& settings) {
+  RoofBenchOptions options;
+  options.threads = static_cast<int>(settings.engine.threads);
+  options.runs = static_cast<int>(settings.measure.runs);
+  options.all_tables = settings.measure.all;
+  return print(run_roof_bench(options, settings.json));
 }
 
 Result<int> run_bench_transport(Settings& settings) {

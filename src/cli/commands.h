@@ -16,6 +16,7 @@ Result<int> run_eval_matrix(Settings& settings);
 Result<int> run_eval_parity(Settings& settings);
 Result<int> run_bench_host(Settings& settings);
 Result<int> run_bench_kernels(Settings& settings);
+Result<int> run_bench_roofs(Settings& settings);
 Result<int> run_bench_placement(Settings& settings);
 Result<int> run_bench_transport(Settings& settings);
 Result<int> run_inspect(Settings& settings);

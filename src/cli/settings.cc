@@ -199,6 +199,11 @@ OptionSet Settings::declare() {
   set.integer("bench.seed", bench.seed, 0, INT64_MAX, "Seed of the prompts' token ids.");
   set.text("bench.output", bench.output, "The report is written beside this name, as .md, .json and .svg.");
 
+  set.integer("measure.runs", measure.runs, 1, 1000,
+              "Measurements of each kind, in turn; their median is reported.");
+  set.boolean("measure.all", measure.all,
+              "Every kernel table that this CPU can run, not only the one in use.");
+
   set.boolean("configuration.matrix", configuration.matrix,
               "Print the support matrix (in docs/features.md) instead.");
   set.boolean("configuration.plugin", configuration.plugin,

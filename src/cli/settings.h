@@ -105,6 +105,12 @@ struct BenchSettings {
   std::string output = "placement";
 };
 
+// Benchmarks against the machine's roofs.
+struct MeasureSettings {
+  int64_t runs = 5;
+  bool all = false;
+};
+
 struct ConfigurationSettings {
   bool matrix = false, plugin = false;
 };
@@ -121,6 +127,7 @@ struct Settings {
   EvalSettings eval;
   VllmSettings vllm;
   BenchSettings bench;
+  MeasureSettings measure;
   ConfigurationSettings configuration;
 
   // Declares every option. The set points into *this.
