@@ -40,9 +40,11 @@ SHAPES = {
 }
 DRAFTERS = ("none", "mtp", "dspark")
 DSPARK_STAGES, DSPARK_TARGETS, DSPARK_BLOCK = 3, 3, 5
-# Of random weights no draft would ever be right. So in models with DSpark sublayers add little to the residual, the last token
-# decides most of the next, and the Markov head knows that much; too few columns of it to know all.
-DSPARK_BRANCH_GAIN, DSPARK_MARKOV_GAIN, DSPARK_MARKOV_RANK = 1 / 16, 4.0, {"tiny": 112}
+# Of random weights no draft would ever be right. So in models whose drafter is asked for sublayers add little to the residual, and
+# the last token decides most of the next. Either drafter knows that much: MTP's joint hands the embedding on, DSpark's Markov head has
+# what follows a token, with too few columns to know all.
+BRANCH_GAIN, MTP_HIDDEN_GAIN = 1 / 16, 1 / 4
+DSPARK_MARKOV_GAIN, DSPARK_MARKOV_RANK = 4.0, {"tiny": 112}
 COMMON = {"architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "torch_dtype": "bfloat16", "hidden_act": "silu",
           "attention_bias": False, "num_key_value_heads": 1, "n_shared_experts": 1, "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6,
           "rms_norm_eps": 1e-6, "rope_theta": 10000, "compress_rope_theta": 160000, "scoring_func": "sqrtsoftplus",
@@ -53,6 +55,7 @@ COMMON = {"architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4
 
 CONTROL_TOKENS = ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>", "<think>", "</think>", "｜DSML｜"]
 
+E4M3_ONE, E8M0_ONE = 0x38, 127
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 
 
@@ -130,9 +133,10 @@ class Checkpoint:
 
 
 class Writer:
-    def __init__(self, config, checkpoint, dequantised, seed):
-        self.config, self.out, self.dequantised = config, checkpoint, dequantised
-        self.branch_gain = DSPARK_BRANCH_GAIN if "dspark_block_size" in config else 1.0
+    def __init__(self, config, checkpoint, dequantised, seed, foreseeable):
+        """`foreseeable`: the drafter is right now and then."""
+        self.config, self.out, self.dequantised, self.foreseeable = config, checkpoint, dequantised, foreseeable
+        self.branch_gain = BRANCH_GAIN if foreseeable else 1.0
         self.random = np.random.default_rng(seed)
         # Codes of normally distributed values with a standard deviation of 32, in e4m3: drawn from, since rounding
         # hundreds of millions of values takes minutes.
@@ -164,7 +168,9 @@ class Writer:
 
     def fp8(self, module, rows, cols, gain=1.0):
         codes = self.e4m3_codes[self.random.integers(0, len(self.e4m3_codes), (rows, cols), np.uint16)]
-        scale = self.exponents((-(-rows // 128), -(-cols // 128)), gain * cols**-0.5 / 32)
+        self.fp8_codes(module, codes, self.exponents((-(-rows // 128), -(-cols // 128)), gain * cols**-0.5 / 32))
+
+    def fp8_codes(self, module, codes, scale):
         if self.dequantised:
             self.bf16(module + ".weight", decode_fp8(codes, scale))
         else:
@@ -244,8 +250,11 @@ class Writer:
         for stage in range(self.config["num_nextn_predict_layers"]):
             name = f"mtp.{stage}"
             self.block(name, 0, False)
-            self.fp8(name + ".e_proj", hidden, hidden)
-            self.fp8(name + ".h_proj", hidden, hidden)
+            if self.foreseeable:
+                self.fp8_codes(name + ".e_proj", np.eye(hidden, dtype=np.uint8) * np.uint8(E4M3_ONE), np.full((-(-hidden // 128),) * 2, E8M0_ONE, np.uint8))
+            else:
+                self.fp8(name + ".e_proj", hidden, hidden)
+            self.fp8(name + ".h_proj", hidden, hidden, MTP_HIDDEN_GAIN if self.foreseeable else 1.0)
             for norm in ("enorm", "hnorm", "norm"):
                 self.norm(f"{name}.{norm}.weight", hidden)
             self.hyper_connection(name + ".hc_head", self.config["hc_mult"], 1)
@@ -333,7 +342,7 @@ def write(folder, shape="tiny", dequantised=False, seed=SEED, drafter=None):
         del stored["quantization_config"], stored["expert_dtype"]
     (folder / "config.json").write_text(json.dumps(stored, indent=1) + "\n")
     write_tokenizer(folder, config["vocab_size"])
-    Writer(config, Checkpoint(folder), dequantised, seed).model()
+    Writer(config, Checkpoint(folder), dequantised, seed, foreseeable=drafter in ("mtp", "dspark")).model()
     return config
 
 
@@ -341,7 +350,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
-    parser.add_argument("--drafter", choices=DRAFTERS, help="default: mtp in the tiny shape, none in the others")
+    parser.add_argument("--drafter", choices=DRAFTERS, help="one that is right now and then; default: the tiny shape has a random mtp, others none")
     parser.add_argument("--dequantised", action="store_true")
     parser.add_argument("--seed", type=int, default=SEED)
     arguments = parser.parse_args()

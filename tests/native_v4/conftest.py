@@ -18,5 +18,13 @@ def native_with_reference(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def dspark(tmp_path_factory):
-    return files.make(tmp_path_factory.mktemp("native_v4") / "model", drafter="dspark")
+def with_drafter(tmp_path_factory):
+    """with_drafter("mtp" | "dspark"): a checkpoint whose drafter is right now and then."""
+    known = {}
+
+    def of(drafter):
+        if drafter not in known:
+            known[drafter] = files.make(tmp_path_factory.mktemp("native_v4") / "model", drafter=drafter)
+        return known[drafter]
+
+    return of

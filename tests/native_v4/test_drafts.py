@@ -9,6 +9,7 @@ import pytest
 from tests.native_v4 import files
 from tests.native_v4.test_native_files import run
 
+DRAFTERS = ("mtp",)
 PLACEMENTS = {
     "colocated": [],
     "small pool": ["--kv-cache-tokens", "640", "--max-num-batched-tokens", "48"],
@@ -49,9 +50,10 @@ def test_the_drafters_logits_equal_those_of_an_independent_reading(native_with_r
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_drafts_change_no_bit(placement, native, prompts):
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_drafts_change_no_bit(drafter, placement, with_drafter, prompts):
     def outcome(*flags):
-        document = json.loads(generate(native, prompts, *PLACEMENTS[placement], *flags).stdout)
+        document = json.loads(generate(with_drafter(drafter), prompts, *PLACEMENTS[placement], *flags).stdout)
         return [(answer["tokens"], answer["logits_hash"]) for answer in document["answers"]], document["execution"]
 
     expected, plain = outcome("--speculative", "off")
@@ -60,6 +62,7 @@ def test_drafts_change_no_bit(placement, native, prompts):
         got, ran = outcome(*flags)
         assert got == expected
         assert ran["drafted"] > 100
+        assert ran["drafted"] > ran["accepted"] > 10, "right and wrong drafts"
 
 
 def test_a_missing_tensor_is_named_with_the_setting_that_does_without(native, prompts, tmp_path):

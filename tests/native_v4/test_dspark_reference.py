@@ -11,8 +11,8 @@ LENGTH, WINDOW = 40, 16
 
 
 @pytest.fixture(scope="module")
-def drafter(dspark):
-    return native_v4_dspark.Dspark(files.native_v4_parity.native_v4_reference.Reference(dspark))
+def drafter(with_drafter):
+    return native_v4_dspark.Dspark(files.native_v4_parity.native_v4_reference.Reference(with_drafter("dspark")))
 
 
 @pytest.fixture(scope="module")
