@@ -75,8 +75,9 @@ def try_prompt(model, ids, greedy_steps):
     return result
 
 
-def write(folder, prompt_lengths=PROMPT_LENGTHS, greedy_steps=GREEDY_STEPS, seed=native_v4.SEED, qat_simulation=False):
-    model, random = native_v4_reference.Reference(folder, qat_simulation), np.random.default_rng(seed)
+def write(folder, prompt_lengths=PROMPT_LENGTHS, greedy_steps=GREEDY_STEPS, seed=native_v4.SEED, **rounding):
+    """`rounding`: of native_v4_reference.Reference."""
+    model, random = native_v4_reference.Reference(folder, **rounding), np.random.default_rng(seed)
     config, out = model.config, native_v4.Checkpoint(folder)
     for number, length in enumerate(prompt_lengths):
         for _ in range(ATTEMPTS):
@@ -92,5 +93,5 @@ def write(folder, prompt_lengths=PROMPT_LENGTHS, greedy_steps=GREEDY_STEPS, seed
     parity = {"reference": "tools/native_v4_reference.py, float64", "seed": seed, "vocab_size": config["vocab_size"],
               "top_k": config["num_experts_per_tok"], "moe_layers": list(range(config["num_hidden_layers"])),
               "greedy_steps": greedy_steps, "prompts": [{"length": length} for length in prompt_lengths],
-              "token_margin": TOKEN_MARGIN, "router_margin": CHOICE_MARGIN, "qat_simulation": qat_simulation}
+              "token_margin": TOKEN_MARGIN, "router_margin": CHOICE_MARGIN, **rounding}
     (folder / "parity.json").write_text(json.dumps(parity, indent=2) + "\n")

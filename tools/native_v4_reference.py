@@ -1,7 +1,7 @@
 """DeepSeek-V4 in numpy, from the released layout to logits: an independent reading of the files and of the maths.
 
 Everything is float64 after the weights are decoded, and every step computes the whole sequence anew: no cache, no state that
-could be carried along wrongly. `qat_simulation` rounds keys, entries and the indexer's vectors as the model was trained. native_v4_parity.py puts outputs beside a checkpoint.
+could be carried along wrongly. `qat_simulation` rounds keys, entries and the indexer's vectors as the model was trained, `activation_dtype` the rows that go to experts. native_v4_parity.py puts outputs beside a checkpoint.
 """
 
 import json
@@ -77,10 +77,10 @@ def frequencies(dim, base, yarn):
 
 
 class Reference:
-    def __init__(self, folder, qat_simulation=False):
+    def __init__(self, folder, qat_simulation=False, activation_dtype=None):
         self.config = json.loads((folder / "config.json").read_text())
         self.weights = read_tensors(folder)
-        self.qat_simulation = qat_simulation
+        self.qat_simulation, self.activation_dtype = qat_simulation, activation_dtype
         self.margin, self.routing = math.inf, {}
 
     def note_margin(self, scores, kept):
@@ -223,6 +223,8 @@ class Reference:
         weight *= c["routed_scaling_factor"] / weight.sum(-1, keepdims=True)
         order = np.argsort(chosen, axis=-1, kind="stable")
         self.routing[layer] = (np.take_along_axis(chosen, order, -1), np.take_along_axis(weight, order, -1))
+        if self.activation_dtype:  # the router has seen the rows as they were
+            x = native_v4_rounding.crossing(x, self.activation_dtype)
         out = self.mlp(name + ".shared_experts", x)
         for expert in range(c["n_routed_experts"]):
             rows, slots = np.nonzero(chosen == expert)  # a row that names an expert twice comes twice

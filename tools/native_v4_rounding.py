@@ -1,5 +1,5 @@
 """The roundings that DeepSeek-V4 was trained with, in numpy: keys and entries to fp8, the indexer's vectors to fp4 after a Hadamard
-rotation. By tables of the formats' values, not by arithmetic on bits."""
+rotation; and those of rows on their way to the experts. By tables of the formats' values, not by arithmetic on bits."""
 
 import numpy as np
 
@@ -33,6 +33,14 @@ def rounded(x, block, values, floor):
 
 def fp8(x):
     return rounded(x, FP8_BLOCK, FP8_VALUES, FP8_FLOOR)
+
+
+def crossing(x, activation_dtype):
+    """Rows as the experts get them with this afd.activation_dtype."""
+    if activation_dtype == "int8":
+        scale = np.abs(x).max(-1, keepdims=True) / 127
+        return np.rint(x / scale) * scale
+    return rounded(x, {"fp8": 128, "mxfp8": 32}[activation_dtype], FP8_VALUES, FP8_FLOOR)
 
 
 def hadamard(size):

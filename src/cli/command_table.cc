@@ -107,13 +107,17 @@ std::vector<Command> make_commands() {
        of_a_server, "model", colocated_by_default, run_eval_gsm8k});
   table.push_back({"eval parity",
                    "compare a model folder with the reference outputs that lie beside it",
-                   "Float32 by default: logits within 1e-3, equal routing and equal greedy tokens. With\n"
-                   "--qat-simulation, for references that round as training did: within 0.05.\n"
+                   "Float32 by default: logits within 1e-3, equal routing and equal greedy tokens.\n"
+                   "--qat-simulation and --activation-dtype are for references that round too:\n"
+                   "half of the prompts within 1e-3.\n"
                    "Example: tandem eval parity tests/fixtures/mixtral",
-                   base,
+                   with({"afd.activation_dtype"}),
                    {},
                    "model",
-                   [](Settings& settings) { settings.engine.compute_dtype = "float32"; },
+                   [](Settings& settings) {
+                     settings.engine.compute_dtype = "float32";
+                     settings.afd.compute_gate_on_attention = true;  // where it compares the routing
+                   },
                    run_eval_parity});
   table.push_back(
       {"eval matrix",

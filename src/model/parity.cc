@@ -190,6 +190,7 @@ Result<ParityReport> run_parity(const std::string& folder, const ParityOptions& 
   offline.gate_on_attention = true;  // where the port sees the routing
   offline.shared_on_attention = options.shared_on_attention;
   offline.sum_mode = options.sum_mode;
+  offline.activation_format = options.activation_format;
   offline.capacity = options.rows_per_step;
   offline.sequences = static_cast<uint32_t>(prompts.size());
   for (const FixturePrompt& prompt : prompts) {

@@ -1,0 +1,38 @@
+"""engine.qat_simulation and afd.activation_dtype against a reference of the whole model that rounds by tables."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.native_v4 import files
+from tests.native_v4.test_native_files import run
+
+# Flags, what the reference rounds, and lengths of prompts: beyond the window, and long enough for the indexer to choose; as trained, with
+# an entry of 128 tokens. Where every row is rounded, long prompts seldom go without a value on the edge between two codes.
+SHORT, LONG = (17, 17, 17, 40, 40, 40), (17, 17, 40, 40, 130, 130, 130)
+CASES = {
+    "as trained": (["--qat-simulation"], {"qat_simulation": True}, LONG),
+    "fp8": (["--activation-dtype", "fp8"], {"activation_dtype": "fp8"}, SHORT),
+    "mxfp8": (["--activation-dtype", "mxfp8"], {"activation_dtype": "mxfp8"}, SHORT),
+    "int8": (["--activation-dtype", "int8"], {"activation_dtype": "int8"}, SHORT),
+    "as trained, fp8": (["--qat-simulation", "--activation-dtype", "fp8"], {"qat_simulation": True, "activation_dtype": "fp8"}, SHORT),
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return files.make(tmp_path_factory.mktemp("native_v4") / "model", drafter="none")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_equal_those_of_a_reference_that_rounds_too(case, model, tmp_path):
+    flags, rounding, lengths = CASES[case]
+    folder = shutil.copytree(model, tmp_path / "model")
+    files.native_v4_parity.write(folder, lengths, greedy_steps=2, **rounding)
+    report = json.loads(run("eval", "parity", folder, *flags, "--json").stdout)
+    assert report["passed"] is True and report["prompts_within_bound"] >= len(lengths) / 2, report
+    for length in lengths:  # what only longer prompts reach is right too
+        assert min(prompt["prefill_difference"] for prompt in report["prompts"] if prompt["length"] == length) < 1e-3, report
+    report = json.loads(run("eval", "parity", folder, "--json", statuses=(1,)).stdout)
+    assert min(prompt["prefill_difference"] for prompt in report["prompts"]) > 0.1, "without the rounding all are far away"
