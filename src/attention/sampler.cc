@@ -25,19 +25,6 @@ Status check_ids(const char* field, int32_t id, uint32_t vocab_size) {
                                                      " is not in 0.." + std::to_string(vocab_size - 1));
 }
 
-// Larger logit first, then the lower id: a total order, so that ties cannot depend on the batch.
-template <class Candidate>
-bool better(const Candidate& a, const Candidate& b) {
-  return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
-}
-
-uint64_t mix(uint64_t x) {  // splitmix64's finaliser (Steele, Lea, Flood 2014)
-  x += 0x9e3779b97f4a7c15ULL;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
-
 void apply_penalties(const SamplingParams& params, const TokenHistory& history, std::span<float> logits) {
   if (params.repetition_penalty != 1.0f) {
     const auto repeat = [&](int32_t token) {
@@ -84,15 +71,6 @@ Status validate_sampling(const SamplingParams& p, uint32_t vocab_size) {
   return {};
 }
 
-uint64_t draw_key(uint64_t seed, uint32_t stream, uint32_t index) {
-  return mix(mix(mix(seed) ^ stream) ^ index);
-}
-
-double uniform_for(uint64_t key, int32_t token) {
-  // Half a step up: never 0, whose logarithm is infinite.
-  return (static_cast<double>(mix(key ^ static_cast<uint32_t>(token)) >> 11) + 0.5) * 0x1.0p-53;
-}
-
 Result<TokenEvent> Sampler::sample(std::span<const float> logits, const SamplingParams& params, uint64_t seed,
                                    const TokenHistory& history, std::span<const int32_t> never,
                                    uint32_t index) {
@@ -105,69 +83,52 @@ Result<TokenEvent> Sampler::sample(std::span<const float> logits, const Sampling
 
 Result<int32_t> Sampler::choose(std::span<const float> logits, const SamplingParams& params, uint64_t seed,
                                 const TokenHistory& history, std::span<const int32_t> never, uint32_t index) {
-  logits_.assign(logits.begin(), logits.end());
-  for (float& logit : logits_) {
-    if (std::isnan(logit)) logit = kBanned;
-  }
-  for (const auto& [token, bias] : params.logit_bias) logits_[static_cast<size_t>(token)] += bias;
-  for (int32_t token : never) logits_[static_cast<size_t>(token)] = kBanned;
-  apply_penalties(params, history, logits_);
-
-  const auto best = std::max_element(logits_.begin(), logits_.end());  // the first of equal ones
-  if (best == logits_.end() || !std::isfinite(*best)) {
+  const std::span<const float> used = adjusted(logits, params, history, never);
+  const size_t best = best_logit(used);
+  if (best == used.size() || !std::isfinite(used[best])) {
     return make_error(
         ErrorCode::internal,
         "no finite logit to sample from: the model's weights or this request's bans leave none");
   }
   const bool greedy = params.temperature < kGreedyTemperature || params.top_k == 1 || params.top_p == 0.0f;
-  return greedy ? static_cast<int32_t>(best - logits_.begin())
-                : draw(params, draw_key(seed, params.stream, index));
+  return greedy ? static_cast<int32_t>(best)
+                : draw(used, used[best], params, draw_key(seed, params.stream, index));
 }
 
-int32_t Sampler::draw(const SamplingParams& params, uint64_t key) {
-  candidates_.clear();
-  for (size_t i = 0; i < logits_.size(); ++i) {
-    if (std::isfinite(logits_[i])) candidates_.push_back({logits_[i], static_cast<int32_t>(i)});
-  }
-  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < candidates_.size()) {
-    const auto end = candidates_.begin() + params.top_k;
-    std::nth_element(candidates_.begin(), end - 1, candidates_.end(), better<Candidate>);
-    candidates_.erase(end, candidates_.end());
-  }
-  // Only what cuts off by probability needs the order.
-  const bool cuts = params.top_p < 1.0f || params.min_p > 0.0f;
-  if (cuts) std::sort(candidates_.begin(), candidates_.end(), better<Candidate>);
-  const float best =
-      cuts ? candidates_.front().logit : std::ranges::min_element(candidates_, better<Candidate>)->logit;
+std::span<const float> Sampler::adjusted(std::span<const float> logits, const SamplingParams& params,
+                                         const TokenHistory& history, std::span<const int32_t> never) {
+  if (params.logit_bias.empty() && never.empty() && !params.has_penalties()) return logits;
+  logits_.assign(logits.begin(), logits.end());
+  for (const auto& [token, bias] : params.logit_bias) logits_[static_cast<size_t>(token)] += bias;
+  for (int32_t token : never) logits_[static_cast<size_t>(token)] = kBanned;
+  apply_penalties(params, history, logits_);
+  return logits_;
+}
 
-  // Probabilities relative to the best one, in float64: their sum over a large vocabulary stays exact enough.
-  probabilities_.clear();
-  double total = 0;
-  for (const Candidate& candidate : candidates_) {
-    const double p = std::exp((static_cast<double>(candidate.logit) - best) / params.temperature);
-    probabilities_.push_back(p);
-    total += p;
-  }
-  size_t kept = candidates_.size();
-  if (params.top_p < 1.0f) {
-    double sum = 0;
-    for (kept = 0; kept < candidates_.size() && sum < params.top_p * total; ++kept)
-      sum += probabilities_[kept];
-    kept = std::max<size_t>(kept, 1);
-  }
-  while (kept > 1 && probabilities_[kept - 1] < params.min_p) --kept;
-
-  int32_t winner = -1;
-  double first = std::numeric_limits<double>::infinity();
-  for (size_t i = 0; i < kept; ++i) {
-    const double time = -std::log(uniform_for(key, candidates_[i].token)) / probabilities_[i];
-    // Equal times (a probability that is 0 in float64 never finishes): the lower id, in whatever order.
-    if (time < first || (time == first && candidates_[i].token < winner) || winner < 0) {
-      first = time;
-      winner = candidates_[i].token;
+int32_t Sampler::draw(std::span<const float> logits, float best, const SamplingParams& params, uint64_t key) {
+  TokenRace race(key, best, params.temperature, params.min_p);
+  if (params.top_k <= 0 || static_cast<size_t>(params.top_k) >= logits.size()) {
+    if (params.top_p < 1.0f) {
+      race.enter_all(logits, last_of_nucleus(logits, best, params.temperature, params.top_p, candidates_));
+    } else {
+      race.enter_all(logits);
     }
+    return race.winner();
   }
-  return winner;
+  best_logits(logits, static_cast<size_t>(params.top_k), candidates_);
+  double wanted = std::numeric_limits<double>::infinity();
+  if (params.top_p < 1.0f) {
+    wanted = 0;
+    for (const LogitCandidate& candidate : candidates_) wanted += race.probability(candidate.logit);
+    wanted *= params.top_p;
+  }
+  double sum = 0;
+  for (const LogitCandidate& candidate : candidates_) {
+    race.enter(candidate.logit, candidate.token);
+    sum += race.probability(candidate.logit);
+    if (sum >= wanted) break;  // the one that crosses the threshold is in
+  }
+  return race.winner();
 }
 
 void Sampler::add_logprobs(std::span<const float> logits, const SamplingParams& params, TokenEvent& event) {
@@ -186,15 +147,13 @@ void Sampler::add_logprobs(std::span<const float> logits, const SamplingParams& 
   };
   event.logprob = logprob(event.token);
   if (params.top_logprobs == 0) return;
-  candidates_.clear();
-  for (size_t i = 0; i < logits.size(); ++i) {
-    candidates_.push_back({std::isnan(logits[i]) ? kBanned : logits[i], static_cast<int32_t>(i)});
+  const size_t wanted = std::min(static_cast<size_t>(params.top_logprobs), logits.size());
+  best_logits(logits, wanted, candidates_);
+  for (size_t i = 0; candidates_.size() < wanted && i < logits.size(); ++i) {
+    if (!std::isfinite(logits[i])) candidates_.push_back({kBanned, static_cast<int32_t>(i)});
   }
-  const size_t count = std::min<size_t>(static_cast<size_t>(params.top_logprobs), candidates_.size());
-  std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(count),
-                    candidates_.end(), better<Candidate>);
-  for (size_t i = 0; i < count; ++i) {
-    event.top_logprobs.push_back({candidates_[i].token, logprob(candidates_[i].token)});
+  for (const LogitCandidate& candidate : candidates_) {
+    event.top_logprobs.push_back({candidate.token, logprob(candidate.token)});
   }
 }
 

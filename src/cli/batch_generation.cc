@@ -35,7 +35,9 @@ class CollectingSink final : public GenerationSink {
  public:
   CollectingSink(size_t index, std::shared_ptr<Ended> ended) : index_(index), ended_(std::move(ended)) {}
   void on_token(const TokenEvent& event) override {
-    if (answer_.events.empty()) answer_.first_token_seconds = seconds_since(start_);
+    const double seconds = seconds_since(start_);
+    if (answer_.events.empty()) answer_.first_token_seconds = seconds;
+    answer_.token_seconds.push_back(seconds);
     answer_.events.push_back(event);
   }
   void on_finish(const Finish& finish) override {

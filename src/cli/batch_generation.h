@@ -16,6 +16,7 @@ struct BatchAnswer {
   Finish finish;
   double seconds = 0;  // from submission to the end
   double first_token_seconds = 0;
+  std::vector<double> token_seconds;  // of each event, from submission
   std::vector<int32_t> tokens() const;
 };
 

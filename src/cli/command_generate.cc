@@ -135,7 +135,8 @@ Result<Json> answer_json(const Prompts& prompts, const BatchAnswer& answer) {
                {"tokens", answer.tokens()},
                {"logits_hash", hash_text(answer.finish.logits_hash)},
                {"seconds", answer.seconds},
-               {"first_token_seconds", answer.first_token_seconds}};
+               {"first_token_seconds", answer.first_token_seconds},
+               {"token_seconds", answer.token_seconds}};
   if (prompts.text) {
     TANDEM_ASSIGN(const std::string text, prompts.text->decode(answer.tokens()));
     json["text"] = text;
