@@ -18,5 +18,5 @@ scripts/install.sh --tests
 scripts/build.sh "$preset"
 ctest --preset "$preset" --parallel 2
 if [ "$preset" = release ]; then
-  TANDEM_BINARY="$PWD/build/tandem" .venv/bin/python -m pytest tests tools -q -m "$pytest_marks"
+  TANDEM_BINARY="$PWD/build/tandem" .venv/bin/python -m pytest tests tools bench -q -m "$pytest_marks"
 fi

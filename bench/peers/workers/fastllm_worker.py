@@ -1,0 +1,52 @@
+"""fastllm on the CPU, bf16, through the calls that its own benchmark uses: token ids in, token times out."""
+
+import ctypes
+import time
+
+import measuring
+from ftllm import llm
+
+model_folder, threads, prefill, context, generated, batches, vocab_size = measuring.arguments()
+llm.set_cpu_threads(threads)
+model = llm.model(model_folder, dtype="bfloat16", moe_dtype="bfloat16")
+model.set_max_batch(max(batches))
+prompts, library = measuring.Prompts(vocab_size), llm.fastllm_lib
+
+
+def launch(length, tokens):
+    ids = prompts(length)
+    count, stops = model.stop_token_ctypes(None)
+    # Greedy, and at least as many tokens as at most: an end of sequence does not end it.
+    return library.launch_response_llm_model(
+        model.model, length, (ctypes.c_int * length)(*ids), ctypes.c_int(tokens), ctypes.c_int(tokens), ctypes.c_bool(False),
+        ctypes.c_float(1), ctypes.c_int(1), ctypes.c_float(1), ctypes.c_float(1), ctypes.c_bool(False), count, stops)
+
+
+def run(sequences, length, tokens):
+    """Times of each sequence's tokens from submission."""
+    start = time.perf_counter()
+    times = {launch(length, tokens): [] for _ in range(sequences)}
+    open_handles = set(times)
+    while open_handles:
+        progress = False
+        for handle in list(open_handles):
+            if not library.can_fetch_response_llm_model(model.model, handle):
+                continue
+            progress = True
+            if library.fetch_response_llm_model(model.model, handle) <= -1:
+                open_handles.remove(handle)
+            else:
+                times[handle].append(time.perf_counter() - start)
+        if not progress:
+            time.sleep(0.0005)  # as often as its own benchmark looks
+    if any(not each for each in times.values()):
+        raise SystemExit("fastllm ended a sequence without a token")
+    return list(times.values())
+
+
+for length in prefill:
+    run(1, length, 1)
+    measuring.report(f"prefill {length}", length / min(run(1, length, 1)[0][0] for _ in range(2)))
+for batch in batches:
+    # Prompts are prefilled one after the other, and the first ones may decode meanwhile.
+    measuring.report(f"decode b{batch}", measuring.decode_rate(run(batch, context, generated + batch)))
