@@ -40,7 +40,7 @@ if [ ${#files[@]} -gt 0 ]; then
   for file in "${files[@]}"; do if [[ $file == *.cc ]]; then to_check+=("$file"); fi; done
 else
   mapfile -t to_format < <(find src bench -name '*.cc' -o -name '*.h' | sort)
-  mapfile -t to_check < <(find src bench -name '*.cc' | sort)
+  mapfile -t to_check < <(find src bench -name '*.cc' -not -path 'bench/peers/*' | sort)
   if [ "$with_tests" -eq 0 ]; then
     mapfile -t to_check < <(printf '%s\n' "${to_check[@]}" | grep -v '_test\.cc$')
   fi
