@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cerrno>
@@ -26,11 +27,22 @@ namespace {
 // idle.
 constexpr int kIdleMilliseconds = 100;
 
-// FNV-1a over 32-bit words: enough to tell whether two runs had the same bits, and cheap beside a step.
+// FNV-1a over 32-bit words: enough to tell whether two runs had the same bits, and cheap beside a step. Four
+// chains, each over every fourth logit: one alone waits for its own multiplication, 0.2 ms for each token of
+// a vocabulary of 151,936.
 uint64_t hash_logits(uint64_t hash, std::span<const float> logits) {
-  if (hash == 0) hash = 0xcbf29ce484222325ULL;
-  for (float logit : logits) hash = (hash ^ std::bit_cast<uint32_t>(logit)) * 0x100000001b3ULL;
-  return hash;
+  constexpr uint64_t kPrime = 0x100000001b3ULL;
+  std::array<uint64_t, 4> chains;
+  chains.fill(hash == 0 ? 0xcbf29ce484222325ULL : hash);
+  size_t i = 0;
+  for (; i + chains.size() <= logits.size(); i += chains.size()) {
+    for (size_t c = 0; c < chains.size(); ++c) {
+      chains[c] = (chains[c] ^ std::bit_cast<uint32_t>(logits[i + c])) * kPrime;
+    }
+  }
+  for (; i < logits.size(); ++i) chains[0] = (chains[0] ^ std::bit_cast<uint32_t>(logits[i])) * kPrime;
+  for (size_t c = 1; c < chains.size(); ++c) chains[0] = (chains[0] ^ chains[c]) * kPrime;
+  return chains[0];
 }
 
 }  // namespace
