@@ -1,5 +1,5 @@
 """The engines: which command lines measure what, and how each one's output is read. An arm runs one process a command, and a process
-may measure several cells. Every command is refused with what is missing before anything runs."""
+may measure several cells. What is missing is named before anything runs."""
 
 import dataclasses
 import json
@@ -21,6 +21,7 @@ class Command:
     engine: str
     words: list
     parse: object  # text of standard output -> {cell: tokens a second}
+    prepares: bool = False  # it loads, prints "ready", and measures once a line comes
 
 
 def prompts(path, vocab_size, lengths):
@@ -71,36 +72,25 @@ class Gguf:
         return None if file.exists() else f"{self.name}: {file} is not there; make it with gguf_files.py"
 
 
-class LlamaCpp(Gguf):
-    """Its own tools: llama-bench for prefill, llama-batched-bench, which draws random tokens for each sequence, for decode."""
+class LlamaFamily(Gguf):
+    """llama.cpp or ik_llama.cpp. `driver`: gguf_bench.cc against its library; `bench`: its own llama-bench, for prefill where it is given."""
 
-    def __init__(self, bench, batched_bench, folder):
-        super().__init__("llama.cpp", folder)
-        self.bench, self.batched_bench = bench, batched_bench
-
-    def commands(self, model, bits, threads):
-        file = str(self.file(model, bits))
-        yield Command(self.name, [self.bench, "-m", file, "-t", str(threads), "-p", ",".join(map(str, PREFILL)), "-n", "0", "-r", "2",
-                                  "-fa", "1", "-o", "json"], outputs.llama_bench)
-        room = max(BATCHES) * (CONTEXT + GENERATED)
-        yield Command(self.name, [self.batched_bench, "-m", file, "-t", str(threads), "-c", str(room), "-b", "2048", "-ub", "512",
-                                  "-npp", str(CONTEXT), "-ntg", str(GENERATED), "-npl", ",".join(map(str, BATCHES)), "-fa", "on",
-                                  "--output-format", "jsonl"], outputs.llama_batched_bench)
-
-
-class IkLlamaCpp(Gguf):
-    """Each mode (weights as in the file, or repacked at load) is an engine of its own in the table: users pick the better one."""
-
-    def __init__(self, bench, decode, folder, repack):
-        super().__init__("ik_llama.cpp" + (", repacked" if repack else ""), folder)
-        self.bench, self.decode, self.repack = bench, decode, str(int(repack))
+    def __init__(self, name, driver, bench, folder, repack=False):
+        super().__init__(name, folder)
+        self.driver, self.bench, self.repack = driver, bench, repack
 
     def commands(self, model, bits, threads):
         file = str(self.file(model, bits))
-        yield Command(self.name, [self.bench, "-m", file, "-t", str(threads), "-p", ",".join(map(str, PREFILL)), "-n", "0", "-r", "2",
-                                  "-fa", "1", "-fmoe", "1", "-rtr", self.repack, "-mmp", "0", "-o", "json"], outputs.llama_bench)
-        yield Command(self.name, [self.decode, file, str(threads), self.repack, str(CONTEXT), str(GENERATED),
-                                  *map(str, BATCHES)], outputs.ik_decode)
+        words = [self.driver, file, str(threads), str(int(self.repack))]
+        lengths = list(map(str, PREFILL))
+        if self.bench:
+            mode = ["-rtr", "1", "-mmp", "0"] if self.repack else []
+            yield Command(self.name, [self.bench, "-m", file, "-t", str(threads), "-p", ",".join(lengths), "-n", "0", "-r", "1", "-fa",
+                                      "1", *mode, "-o", "json"], outputs.llama_bench)
+        else:
+            yield Command(self.name, [*words, "prefill", *lengths], outputs.worker, prepares=True)
+        for batch in BATCHES:
+            yield Command(self.name, [*words, "decode", str(CONTEXT), str(GENERATED), str(batch)], outputs.worker, prepares=True)
 
 
 class Worker:
@@ -116,9 +106,10 @@ class Worker:
         return None if self.python.exists() else f"{self.name}: {self.python} is not there; make it with environments.py"
 
     def commands(self, model, _bits, threads):
-        words = [str(self.python), "-B", str(self.script), str(model), str(threads), ",".join(map(str, PREFILL)), str(CONTEXT),
-                 str(GENERATED), ",".join(map(str, BATCHES))]
-        yield Command(self.name, words, outputs.worker)
+        words = [str(self.python), "-B", str(self.script), str(model), str(threads)]
+        yield Command(self.name, [*words, "prefill", *map(str, PREFILL)], outputs.worker, prepares=True)
+        for batch in BATCHES:
+            yield Command(self.name, [*words, "decode", str(CONTEXT), str(GENERATED), str(batch)], outputs.worker, prepares=True)
 
 
 def make(options):
@@ -128,13 +119,14 @@ def make(options):
     def add(condition, arm, hint):
         arms.append(arm()) if condition else absent.append(hint)
 
+    # Each mode (weights as in the file, or repacked at load) is an engine of its own in the table: users pick the better one.
     for repack in (True, False):
-        add(options.ik_llama_bench and options.ik_decode,
-            lambda repack=repack: IkLlamaCpp(options.ik_llama_bench, options.ik_decode, folder, repack),
-            "ik_llama.cpp: give --ik-llama-bench PATH and --ik-decode PATH")
-    add(options.llama_bench and options.llama_batched_bench,
-        lambda: LlamaCpp(options.llama_bench, options.llama_batched_bench, folder),
-        "llama.cpp: give --llama-bench PATH and --llama-batched-bench PATH")
+        add(options.ik_driver,
+            lambda repack=repack: LlamaFamily("ik_llama.cpp" + (", repacked" if repack else ""), options.ik_driver,
+                                              options.ik_llama_bench, folder, repack),
+            "ik_llama.cpp: give --ik-driver PATH, built from gguf_bench.cc")
+    add(options.llama_driver, lambda: LlamaFamily("llama.cpp", options.llama_driver, options.llama_bench, folder),
+        "llama.cpp: give --llama-driver PATH, built from gguf_bench.cc")
     for name, script in (("vLLM CPU", "vllm"), ("transformers", "transformers"), ("fastllm", "fastllm")):
         add(options.environments and (pathlib.Path(options.environments) / script / "bin" / "python").exists(),
             lambda name=name, script=script: Worker(name, script, pathlib.Path(options.environments)),

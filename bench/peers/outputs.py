@@ -27,19 +27,8 @@ def llama_bench(text):
                  "prefill test of llama-bench")
 
 
-def llama_batched_bench(text):
-    """`llama-batched-bench --output-format jsonl`: pl sequences, speed_tg tokens a second over all of them."""
-    return _some({f"decode b{line['pl']}": float(line["speed_tg"]) for line in _json_lines(text) if "speed_tg" in line},
-                 "line of llama-batched-bench")
-
-
-def ik_decode(text):
-    return _some({f"decode b{line['batch']}": line["tokens_per_second"] for line in _json_lines(text) if "batch" in line},
-                 "line of ik_decode")
-
-
 def worker(text):
-    """The Python workers: {"cell": ..., "tokens_per_second": ...} a line; engines log to the same stream."""
+    """The workers and gguf_bench: {"cell": ..., "tokens_per_second": ...} a line; engines log to the same stream."""
     return _some({line["cell"]: line["tokens_per_second"] for line in _json_lines(text) if "cell" in line},
                  "line with a cell")
 

@@ -3,19 +3,21 @@
 measured before and after each process. README.md says how to get the engines.
 
     bench/peers/run.py --models FOLDER [--only M1,M3] [--bits 16,8,4] [--repetitions 5] [--threads 2] [--output peers]
-        [--tandem build/tandem] [--gguf FOLDER] [--llama-bench PATH --llama-batched-bench PATH]
-        [--ik-llama-bench PATH --ik-decode PATH] [--environments FOLDER] [--engines Tandem,llama.cpp] [--prefix 'COMMAND']
+        [--tandem build/tandem] [--gguf FOLDER] [--llama-driver PATH [--llama-bench PATH]] [--ik-driver PATH [--ik-llama-bench PATH]]
+        [--environments FOLDER] [--engines 'Tandem;llama.cpp'] [--cells WORD] [--prefix 'COMMAND']
 
 Writes OUTPUT.json (every run) after each process and OUTPUT.md (medians) at the end. A second call with the same output goes on: its runs
 are added. Status 1 when a process failed: it is named, and the others count."""
 
 import argparse
 import json
+import os
 import pathlib
 import shlex
 import subprocess
 import sys
 import tempfile
+import time
 
 import arms
 import outputs
@@ -23,7 +25,7 @@ import table
 
 HERE = pathlib.Path(__file__).resolve().parent
 TANDEM = HERE.parents[1] / "build" / "tandem"
-PROCESS_LIMIT_S = 600  # loading 6 GB, repacking it and a prefill of 32 x 256 rows on two slow cores
+PROCESS_LIMIT_S = 900  # loading 6 GB, repacking it and a prefill of 32 x 256 rows on two slow cores
 
 
 def parse(words):
@@ -36,7 +38,7 @@ def parse(words):
     parser.add_argument("--output", default="peers")
     parser.add_argument("--tandem", default=str(TANDEM))
     parser.add_argument("--gguf", default="gguf", help="folder of MODEL-TYPE.gguf, made by gguf_files.py")
-    for flag in ("llama-bench", "llama-batched-bench", "ik-llama-bench", "ik-decode", "environments"):
+    for flag in ("llama-driver", "llama-bench", "ik-driver", "ik-llama-bench", "environments"):
         parser.add_argument("--" + flag)
     parser.add_argument("--engines", help="only these, by their names in the table, separated by semicolons")
     parser.add_argument("--cells", default="", help="only processes whose command line has this word in it")
@@ -48,15 +50,39 @@ def roof_command(tandem, threads):
     return shlex.join([tandem, "bench", "roofs", "--threads", str(threads), "--runs", "3", "--json"])
 
 
-def measure(command, options):
-    """The cells of one process, each with the roofs beside it; ValueError says what failed."""
-    words = [*shlex.split(options.prefix), sys.executable, "-B", str(HERE / "beside.py"), str(PROCESS_LIMIT_S),
-             roof_command(options.tandem, options.threads), *command.words]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+def under_roofs(options, *words):
+    """What beside.py reports of a measurement."""
+    done = subprocess.run([*shlex.split(options.prefix), sys.executable, "-B", str(HERE / "beside.py"), str(PROCESS_LIMIT_S),
+                           roof_command(options.tandem, options.threads), *words], capture_output=True, text=True, check=False)
     try:
-        result = json.loads(done.stdout)
+        return json.loads(done.stdout)
     except json.JSONDecodeError:
         raise ValueError(f"status {done.returncode} before it reported: {done.stderr[-300:]}") from None
+
+
+def prepared(command, options):
+    """The same of a process that prepares first, outside of what --prefix keeps quiet."""
+    fifo, output = options.scratch / "go", options.scratch / "output"
+    fifo.unlink(missing_ok=True)
+    os.mkfifo(fifo)
+    with open(output, "wb") as out, open(options.scratch / "errors", "wb") as errors, open(fifo, "r+b", buffering=0) as told:
+        process = subprocess.Popen(command.words, stdin=told, stdout=out, stderr=errors)
+        try:
+            start = time.monotonic()
+            while b"ready\n" not in output.read_bytes():
+                if process.poll() is not None or time.monotonic() - start > PROCESS_LIMIT_S:
+                    text = (options.scratch / "errors").read_text(errors="replace").strip()
+                    raise ValueError(f"status {process.poll()} before it was ready: {text[-600:]}")
+                time.sleep(0.2)
+            return under_roofs(options, "tell", str(process.pid), str(fifo), str(output))
+        finally:
+            process.kill()
+            process.wait()
+
+
+def measure(command, options):
+    """The cells of one process, each with the roofs beside it; ValueError says what failed."""
+    result = prepared(command, options) if command.prepares else under_roofs(options, "run", *command.words)
     engine = result["engine"]
     if engine["status"] != 0:
         raise ValueError(f"status {engine['status']}: {engine['err'].strip()[-600:]}")

@@ -52,17 +52,23 @@ esac
 
 def test_a_run_makes_the_table_and_names_what_failed(models, tmp_path):
     tandem = fake_tandem(tmp_path / "tandem")
-    bench = script(tmp_path / "llama-bench", """echo '[
-{"n_prompt": 512, "n_gen": 0, "avg_ts": 500.0}, {"n_prompt": 2048, "n_gen": 0, "avg_ts": 5000.0}]'""")
-    batched = script(tmp_path / "llama-batched-bench", """echo '{"pl": 1, "speed_tg": 25.0}'""")
+    driver = script(tmp_path / "driver", """[ "$4 $7" = "decode 32" ] && { echo 'no memory' >&2; exit 3; }
+echo ready; read line; [ "$line" = go ] || exit 4
+case "$4 $7" in
+prefill*) echo '{"cell": "prefill 512", "tokens_per_second": 500.0}'; echo '{"cell": "prefill 2048", "tokens_per_second": 5000.0}' ;;
+"decode 1") echo '{"cell": "decode b1", "tokens_per_second": 25.0}' ;;
+esac
+""")
     (tmp_path / "gguf").mkdir()
     (tmp_path / "gguf" / "M1-bf16.gguf").write_text("")
     output = tmp_path / "peers"
     done = harness("--models", models, "--only", "M1", "--repetitions", 1, "--output", output, "--tandem", tandem,
-                   "--gguf", tmp_path / "gguf", "--llama-bench", bench, "--llama-batched-bench", batched)
+                   "--gguf", tmp_path / "gguf", "--llama-driver", driver)
     assert done.returncode == 1, done.stderr
     assert "M1, 16 bits, Tandem: status 1: tandem: out of memory" in done.stderr
-    assert "not compared: ik_llama.cpp: give --ik-llama-bench PATH and --ik-decode PATH" in done.stderr
+    assert "M1, 16 bits, llama.cpp: status 3 before it was ready: no memory" in done.stderr
+    assert "M1, 16 bits, llama.cpp: no line with a cell" in done.stderr  # batch 8: it ended without a figure
+    assert "not compared: ik_llama.cpp: give --ik-driver PATH" in done.stderr
     assert "not compared: vLLM CPU: give --environments FOLDER" in done.stderr
     rows = {row["cell"]: row for row in json.loads((tmp_path / "peers.json").read_text())["table"]}
     assert rows["prefill 512"]["ratio"] == pytest.approx(1024 / 500) and rows["prefill 512"]["verdict"] == "won, goal met"
@@ -76,7 +82,7 @@ def test_models_and_files_that_are_not_there_are_named(models, tmp_path):
     done = harness("--models", models, "--only", "M2", "--tandem", fake_tandem(tmp_path / "tandem"), "--output", tmp_path / "peers")
     assert done.returncode == 1 and "M2 has no config.json; write it with make_checkpoints.py" in done.stderr
     done = harness("--models", models, "--only", "M1", "--repetitions", 1, "--tandem", tmp_path / "none", "--gguf", tmp_path,
-                   "--llama-bench", "x", "--llama-batched-bench", "y", "--output", tmp_path / "peers")
+                   "--llama-driver", "x", "--output", tmp_path / "peers")
     assert f"not compared: Tandem: {tmp_path / 'none'} is not there; build this tree" in done.stderr
     assert "M1-bf16.gguf is not there; make it with gguf_files.py" in done.stderr
 
@@ -124,8 +130,15 @@ def test_a_small_checkpoint_is_read_back(tmp_path):
 
 
 def test_options_decide_the_arms(tmp_path):
-    options = types.SimpleNamespace(gguf=tmp_path, tandem="t", scratch=tmp_path, ik_llama_bench="a", ik_decode="b", llama_bench=None,
-                                    llama_batched_bench=None, environments=None)
+    options = types.SimpleNamespace(gguf=tmp_path, tandem="t", scratch=tmp_path, ik_driver="a", ik_llama_bench=None, llama_driver=None,
+                                    llama_bench=None, environments=None)
     engines, absent = arms.make(options)
     assert [arm.name for arm in engines] == ["Tandem", "ik_llama.cpp, repacked", "ik_llama.cpp"]
-    assert any(line.startswith("llama.cpp: give --llama-bench PATH") for line in absent)
+    assert any(line.startswith("llama.cpp: give --llama-driver PATH") for line in absent)
+
+
+def test_a_given_llama_bench_measures_the_prefill(tmp_path):
+    arm = arms.LlamaFamily("ik_llama.cpp, repacked", "driver", "llama-bench", tmp_path, repack=True)
+    commands = list(arm.commands(pathlib.Path("M1"), 8, 2))
+    assert commands[0].words[:3] == ["llama-bench", "-m", str(tmp_path / "M1-q8_0.gguf")] and "-rtr" in commands[0].words
+    assert not commands[0].prepares and [command.words[4] for command in commands[1:]] == ["decode"] * 3

@@ -6,19 +6,19 @@ import time
 import measuring
 from ftllm import llm
 
-model_folder, threads, prefill, context, generated, batches, vocab_size = measuring.arguments()
-llm.set_cpu_threads(threads)
-model = llm.model(model_folder, dtype="bfloat16", moe_dtype="bfloat16")
-model.set_max_batch(max(batches))
-prompts, library = measuring.Prompts(vocab_size), llm.fastllm_lib
+task = measuring.Task()
+llm.set_cpu_threads(task.threads)
+model = llm.model(task.model, dtype="bfloat16", moe_dtype="bfloat16")
+model.set_max_batch(32)
+library = llm.fastllm_lib
 
 
 def launch(length, tokens):
-    ids = prompts(length)
+    prompt = task.prompt(length)
     count, stops = model.stop_token_ctypes(None)
     # Greedy, and at least as many tokens as at most: an end of sequence does not end it.
     return library.launch_response_llm_model(
-        model.model, length, (ctypes.c_int * length)(*ids), ctypes.c_int(tokens), ctypes.c_int(tokens), ctypes.c_bool(False),
+        model.model, length, (ctypes.c_int * length)(*prompt), ctypes.c_int(tokens), ctypes.c_int(tokens), ctypes.c_bool(False),
         ctypes.c_float(1), ctypes.c_int(1), ctypes.c_float(1), ctypes.c_float(1), ctypes.c_bool(False), count, stops)
 
 
@@ -44,9 +44,10 @@ def run(sequences, length, tokens):
     return list(times.values())
 
 
-for length in prefill:
-    run(1, length, 1)
-    measuring.report(f"prefill {length}", length / min(run(1, length, 1)[0][0] for _ in range(2)))
-for batch in batches:
+run(1, 64, 2)
+measuring.wait_until_told()
+for length in task.lengths:
+    measuring.report(f"prefill {length}", length / run(1, length, 1)[0][0])
+if task.batch:
     # Prompts are prefilled one after the other, and the first ones may decode meanwhile.
-    measuring.report(f"decode b{batch}", measuring.decode_rate(run(batch, context, generated + batch)))
+    measuring.report(f"decode b{task.batch}", measuring.decode_rate(run(task.batch, task.context, task.generated + task.batch)))
