@@ -91,6 +91,10 @@ void MappedFile::drop_pages(size_t offset, size_t bytes) const {
   madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
 }
 
+void MappedFile::will_need() const {
+  if (data_ != nullptr) madvise(const_cast<std::byte*>(data_), bytes_, MADV_WILLNEED);
+}
+
 MappedFile::~MappedFile() {
   if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), bytes_);
 }

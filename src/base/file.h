@@ -29,6 +29,8 @@ class MappedFile {
   // The pages of [offset, offset + bytes) leave this process's memory; a later read fetches them again. For a
   // loader that has copied what it read.
   void drop_pages(size_t offset, size_t bytes) const;
+  // All of it will be read soon: the system may begin to fetch it.
+  void will_need() const;
 
  private:
   const std::byte* data_ = nullptr;

@@ -26,6 +26,10 @@ Placement Placement::from(const Settings& settings) {
   return placement;
 }
 
+std::string weights_cache_folder(const Settings& settings) {
+  return settings.engine.weights_cache == "off" ? std::string() : settings.engine.weights_cache;
+}
+
 int threads_for(const Settings& settings, int roles) {
   if (settings.engine.threads > 0) return static_cast<int>(settings.engine.threads);
   return std::max(1, CpuBudget::detect().threads / std::max(1, roles));

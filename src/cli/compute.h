@@ -30,6 +30,9 @@ struct Placement {
   static Placement from(const Settings& settings);
 };
 
+// Where packed weights are kept between starts; empty: nowhere.
+std::string weights_cache_folder(const Settings& settings);
+
 // Threads of a process that shares the machine with `roles` - 1 others like it.
 int threads_for(const Settings& settings, int roles);
 // Whether `io_threads` may spin beside `threads` compute threads: the role's part of the CPUs has room for

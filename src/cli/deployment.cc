@@ -74,6 +74,7 @@ std::vector<std::string> shared_arguments(const Settings& settings, int threads)
   return {"--model=" + settings.model,
           "--compute-dtype=" + settings.engine.compute_dtype,
           "--weights=" + settings.engine.weights,
+          "--weights-cache=" + settings.engine.weights_cache,
           "--deterministic=" + std::string(bool_text(settings.engine.deterministic)),
           "--balanced-routing=" + std::string(bool_text(settings.engine.balanced_routing)),
           "--speculative=" + settings.engine.speculative,

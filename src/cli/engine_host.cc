@@ -106,6 +106,7 @@ struct EngineHost::Impl {
     LoadOptions options;
     options.compute_dtype = placement.compute_dtype;
     options.storage = placement.weights;
+    options.cache_folder = weights_cache_folder(settings);
     options.held.experts = colocated;
     options.held.router = colocated || placement.gate_on_attention;
     options.held.shared_experts = colocated || placement.shared_experts_on_attention;

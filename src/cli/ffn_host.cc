@@ -113,6 +113,7 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
   LoadOptions load;
   load.compute_dtype = placement.compute_dtype;
   load.storage = placement.weights;
+  load.cache_folder = weights_cache_folder(settings);
   load.held.attention = false;
   TANDEM_ASSIGN(load.held.share, held_experts(impl->config, settings, rank, settings.afd.num_ffn_ranks));
   load.held.router = !placement.gate_on_attention;

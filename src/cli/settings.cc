@@ -28,6 +28,11 @@ OptionSet Settings::declare() {
       "engine.weights", engine.weights, {"auto", "dequantized"},
       "Weights that the files store as fp8 or fp4 codes with block scales; auto: kept as stored where the "
       "compute dtype is bf16; dequantized: to the compute dtype.");
+  set.text(
+      "engine.weights_cache", engine.weights_cache,
+      "Folder that keeps each rank's packed weights, as large as the weights themselves, so that the next "
+      "start maps them instead of packing; a file that is damaged or was made from another checkpoint is "
+      "refused and made again. off: nothing is kept.");
   set.boolean("engine.deterministic", engine.deterministic,
               "Exact sums: every placement gives bit-identical logits.");
   set.boolean(

@@ -13,6 +13,7 @@ namespace tandem {
 struct EngineSettings {
   std::string compute_dtype = "bf16";  // bf16 | float32
   std::string weights = "auto";        // auto | dequantized
+  std::string weights_cache = "off";   // off, or a folder
   bool deterministic = false;
   bool balanced_routing = false;       // benchmarks only
   std::string speculative = "auto";    // off | auto | on

@@ -135,9 +135,7 @@ void LoadRun::add_tasks(uint32_t item, bool copy, uint32_t rows, uint32_t cols) 
   }
 }
 
-// One buffer for the packed weights of each layer.
-Result<void> LoadRun::place(ModelWeights& weights) {
-  std::map<uint32_t, uint64_t> layer_bytes;
+void LoadRun::describe_packed() {
   for (const Pack& pack : packs_) {
     const PackItem& item = pack.item;
     *item.out = {.format = pack.format,
@@ -147,8 +145,26 @@ Result<void> LoadRun::place(ModelWeights& weights) {
                  .data = nullptr,
                  .bytes = pack.bytes,
                  .col_phase = pack.phase};
-    layer_bytes[item.layer] += item.out->bytes;
   }
+}
+
+void LoadRun::size_copies() {
+  for (const CopyItem& item : plan_.copies()) {
+    const TensorClaim& claim = plan_.claims()[item.claim];
+    if (!is_held(claim, held_)) continue;
+    if (item.bits != nullptr && compute_dtype_ == DType::bf16) {
+      item.bits->resize(claim.elements());
+    } else {
+      item.values->resize(claim.elements());
+    }
+  }
+}
+
+// One buffer for the packed weights of each layer.
+Result<void> LoadRun::place(ModelWeights& weights) {
+  describe_packed();
+  std::map<uint32_t, uint64_t> layer_bytes;
+  for (const Pack& pack : packs_) layer_bytes[pack.item.layer] += pack.bytes;
   std::map<uint32_t, std::byte*> next;
   for (const auto& [layer, bytes] : layer_bytes) {
     TANDEM_ASSIGN(OwnedBuffer buffer, OwnedBuffer::allocate(bytes));
@@ -159,15 +175,7 @@ Result<void> LoadRun::place(ModelWeights& weights) {
     pack.item.out->data = next[pack.item.layer];
     next[pack.item.layer] += pack.bytes;
   }
-  for (const CopyItem& item : plan_.copies()) {
-    const TensorClaim& claim = plan_.claims()[item.claim];
-    if (!is_held(claim, held_)) continue;
-    if (item.bits != nullptr && compute_dtype_ == DType::bf16) {
-      item.bits->resize(claim.elements());
-    } else {
-      item.values->resize(claim.elements());
-    }
-  }
+  size_copies();
   return {};
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/thread_pool.h"
+#include "checkpoint/packed_cache.h"
 #include "model/load_plan.h"
 #include "model/load_plan_check.h"
 #include "model/load_progress.h"
@@ -32,6 +33,13 @@ class LoadRun {
   // has no more; data_loss, naming the tensor, when codes or scales are not numbers; out_of_range: a table
   // with a number out of its range, named.
   Result<void> load(ModelWeights& weights, ThreadPool& pool, LoadProgress& progress);
+
+  // For a cache of packed weights: everything that `load` fills, each with a hash of what it is and of the
+  // tensors that it comes from. After `load` or `adopt` with the bytes.
+  std::vector<PackedCachePart> cache_parts() const;
+  // Instead of `load`: the packed weights point into `cache`, which outlives them; everything else is copied.
+  // `cache` holds the parts that `cache_parts` names.
+  void adopt(ModelWeights& weights, const PackedCache& cache, ThreadPool& pool);
   // What `progress` will have counted at the end: bytes of rows as they are packed, scales left out.
   uint64_t work_bytes() const { return work_bytes_; }
 
@@ -56,6 +64,8 @@ class LoadRun {
   PackFormat format_of(const PackItem& item, WeightStorage storage) const;
   uint64_t row_bytes(const Pack& pack) const;  // of what `progress` counts
   void add_tasks(uint32_t item, bool copy, uint32_t rows, uint32_t cols);
+  void describe_packed();  // all but their bytes
+  void size_copies();
   Result<void> place(ModelWeights& weights);
   Result<uint64_t> run(const Task& task, std::byte* scratch) const;
   Result<uint64_t> pack_rows(const PackItem& item, uint32_t row_begin, uint32_t row_end,

@@ -8,6 +8,7 @@
 #include "model/load_plan.h"
 #include "model/load_plan_check.h"
 #include "model/load_plan_run.h"
+#include "model/weights_cache.h"
 
 namespace tandem {
 namespace {
@@ -101,8 +102,15 @@ Result<ModelWeights> load_model_weights(const std::string& path, const ModelConf
                              : "absorbed projections, blocks that are not 128 columns wide, or formats that "
                                "do not match inside one matrix"));
   }
-  LoadProgress progress(run.work_bytes(), options.show_progress);
-  TANDEM_TRY(run.load(weights, pool, progress));
+  std::optional<WeightsCache> cache;
+  if (!options.cache_folder.empty()) {
+    TANDEM_ASSIGN(cache, WeightsCache::create(options.cache_folder, path, checkpoint, run));
+  }
+  if (!cache || !cache->restore(run, weights, pool)) {
+    LoadProgress progress(run.work_bytes(), options.show_progress);
+    TANDEM_TRY(run.load(weights, pool, progress));
+    if (cache) cache->save(run, pool);
+  }
   place_slices(config, options.held, weights);
   share_hidden_projection(weights.draft);
   clear_parts_held_elsewhere(options.held, weights);

@@ -17,6 +17,8 @@
 
 namespace tandem {
 
+class PackedCache;
+
 // One site of manifold hyper-connections: what mixes a token's streams before and after a block. float32, as
 // the files have it, whatever the compute dtype.
 struct HyperConnectionWeights {
@@ -80,10 +82,11 @@ struct ModelWeights {
   std::vector<float> embedding_f32;      // [vocab, hidden] when it is f32
   std::vector<float> final_norm;         // [hidden]
   HyperConnectionWeights head_connection;
-  PackedWeight head;                 // [vocab, hidden]
-  std::vector<LayerWeights> layers;  // [total_layers()]
-  DraftWeights draft;                // empty when no drafts are held
-  std::vector<OwnedBuffer> storage;  // what the packed weights point into
+  PackedWeight head;                         // [vocab, hidden]
+  std::vector<LayerWeights> layers;          // [total_layers()]
+  DraftWeights draft;                        // empty when no drafts are held
+  std::vector<OwnedBuffer> storage;          // what the packed weights point into,
+  std::shared_ptr<const PackedCache> cache;  // or this, when they come from a cache
   size_t resident_bytes = 0;
 };
 
@@ -109,6 +112,9 @@ struct LoadOptions {
   bool show_progress = true;  // a bar on a terminal, a line every 10 % in a log
   // Bytes that the weights may take; none: what the system and the cgroup leave.
   std::optional<uint64_t> memory_limit = std::nullopt;
+  // Folder where packed weights are kept for the next start; empty: nowhere. Loading never fails for what is
+  // in it, or because it cannot be written: that is logged, and weights are packed from the checkpoint.
+  std::string cache_folder = {};
 };
 
 // Reads the Hugging Face folder `path`. Prints need and have of memory before reading; refuses

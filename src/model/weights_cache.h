@@ -1,0 +1,33 @@
+// WeightsCache: which file of a folder keeps the packed weights of one rank, and whether it may be used. Its
+// name says which checkpoint, by the path, and which parts and formats; its header says which contents of the
+// checkpoint. So settings that differ have files of their own, and a checkpoint that changed takes the place
+// of its file. Trouble with the folder is logged and never fails a start. One thread.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/packed_cache.h"
+#include "model/load_plan_run.h"
+
+namespace tandem {
+
+class WeightsCache {
+ public:
+  // invalid_argument: `folder` is a file.
+  static Result<WeightsCache> create(const std::string& folder, const std::string& model,
+                                     const Checkpoint& checkpoint, const LoadRun& run);
+
+  // Fills `weights` from the file; false: they must be packed, and the log says why.
+  bool restore(LoadRun& run, ModelWeights& weights, ThreadPool& pool) const;
+  // Writes the file after `run` has loaded.
+  void save(const LoadRun& run, ThreadPool& pool) const;
+
+  const std::string& path() const { return key_.path; }
+
+ private:
+  PackedCacheKey key_;
+};
+
+}  // namespace tandem
