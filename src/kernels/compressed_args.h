@@ -75,13 +75,20 @@ struct IndexSelectArgs {
 };
 inline constexpr uint32_t kMostIndexHeads = 256, kMostIndexDim = 256, kMostIndexTopK = 16384;
 
+// Positions [begin, end) of a sequence.
+struct KeyRange {
+  uint32_t begin = 0, end = 0;
+};
+
 // Attention of heads that share one vector a token as key and value, over the last `window` positions, the
-// row's own included, and over entries: those in `selected` where the row sees more than top_k of them, all
-// that it sees otherwise. A sink takes part in the softmax's denominator alone.
+// row's own included, or over the positions that `window_ranges` says, and over entries: those in `selected`
+// where the row sees more than top_k of them, all that it sees otherwise. A sink takes part in the softmax's
+// denominator alone.
 struct CompressedAttentionArgs {
   std::span<const AttentionRow> window_rows;
-  KvCacheView window_cache;  // [head_dim] a token
-  uint32_t window = 0;       // positions
+  KvCacheView window_cache;                 // [head_dim] a token
+  uint32_t window = 0;                      // positions
+  std::span<const KeyRange> window_ranges;  // [rows], or empty; may reach beyond the row's own position
   std::span<const AttentionRow> entry_rows;
   KvCacheView entries;  // of the same dtype; ratio 0: none
   uint32_t ratio = 0;

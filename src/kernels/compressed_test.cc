@@ -351,10 +351,19 @@ TEST_P(CompressedTest, IndexSelectTakesTheBestAndOfEqualOnesTheEarlier) {
 
 struct AttentionShape {
   uint32_t heads, head_dim, window, ratio, entries_per_block, top_k;  // top_k 0: no choice
+  uint32_t block = 0;  // rows that see each other, and `window` positions before the first of them
+  KeyRange seen_by(uint32_t row) const {
+    const uint32_t first = block == 0 ? row + 1 : row / block * block;
+    return {first < window ? 0 : first - window, block == 0 ? row + 1 : first + block};
+  }
 };
 
 TEST_P(CompressedTest, AttentionAgreesWithFloat64AndCutsDoNotMatter) {
-  const AttentionShape shapes[] = {{4, 24, 20, 0, 1, 0}, {3, 64, 16, 4, 4, 5}, {20, 40, 70, 16, 1, 0}};
+  const AttentionShape shapes[] = {{4, 24, 20, 0, 1, 0},
+                                   {3, 64, 16, 4, 4, 5},
+                                   {20, 40, 70, 16, 1, 0},
+                                   {5, 32, 12, 0, 1, 0, 5},
+                                   {2, 64, 33, 0, 1, 0, 10}};
   for (const AttentionShape shape : shapes) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       SCOPED_TRACE(::testing::Message() << shape.heads << " heads, ratio " << shape.ratio);
@@ -386,12 +395,15 @@ TEST_P(CompressedTest, AttentionAgreesWithFloat64AndCutsDoNotMatter) {
       Tensor query = Tensor::random(DType::f32, size_t{tokens} * shape.heads * dim, 63);
       Tensor sinks = Tensor::random(DType::f32, shape.heads, 64, 2.0f);
       const size_t out_width = size_t{shape.heads} * dim;
+      std::vector<KeyRange> ranges;
+      for (uint32_t row = 0; shape.block != 0 && row < tokens; ++row) ranges.push_back(shape.seen_by(row));
       const auto attend = [&](Tensor& out, uint32_t begin, uint32_t end, int threads) {
         const std::vector<AttentionRow> rows = window.rows(begin, end), entry_rows = entries.rows(begin, end);
         CompressedAttentionArgs args;
         args.window_rows = rows;
         args.window_cache = window.view();
         args.window = shape.window;
+        if (!ranges.empty()) args.window_ranges = std::span(ranges).subspan(begin, end - begin);
         args.entry_rows = entry_rows;
         args.entries = entries.view();
         args.ratio = shape.ratio;
@@ -419,7 +431,8 @@ TEST_P(CompressedTest, AttentionAgreesWithFloat64AndCutsDoNotMatter) {
       for (const uint32_t row : {0u, 3u, 15u, 16u, 19u, 20u, 63u, 127u, 149u}) {
         for (uint32_t h = 0; h < shape.heads; ++h) {
           std::vector<std::pair<const Tensor*, size_t>> at;
-          for (uint32_t t = row + 1 < shape.window ? 0 : row + 1 - shape.window; t <= row; ++t) {
+          const KeyRange seen = shape.seen_by(row);
+          for (uint32_t t = seen.begin; t < seen.end; ++t) {
             at.emplace_back(&keys, size_t{t} * dim);
           }
           const uint32_t visible = shape.ratio == 0 ? 0 : (row + 1) / ratio;

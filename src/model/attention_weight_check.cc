@@ -122,6 +122,28 @@ struct Checker {
   }
 
   Status draft(const ModelConfig& config, const DraftWeights& weights) const {
+    return config.draft.kind == DraftKind::dspark ? dspark(config, weights) : mtp(config, weights);
+  }
+
+  Status dspark(const ModelConfig& config, const DraftWeights& weights) const {
+    const uint32_t hidden = config.hidden_size, rank = config.draft.markov_rank;
+    const auto taps = static_cast<uint32_t>(config.draft.target_layers.size());
+    TANDEM_TRY(matrix("draft.tap_projection", weights.tap_projection, hidden, taps * hidden));
+    TANDEM_TRY(vector("draft.tap_norm", weights.tap_norm, hidden));
+    TANDEM_TRY(connection("draft.head_connection", config, config.hyper_connections.num_streams, 1,
+                          weights.head_connection));
+    TANDEM_TRY(vector("draft.head_norm", weights.head_norm, hidden));
+    const size_t looked_up =
+        format == PackFormat::f32 ? weights.markov_in_f32.size() : weights.markov_in_bf16.size();
+    if (looked_up != size_t{config.vocab_size} * rank) {
+      return differs("draft.markov_in", std::to_string(looked_up) + " values",
+                     shape_text(config.vocab_size, rank));
+    }
+    TANDEM_TRY(matrix("draft.markov_out", weights.markov_out, config.vocab_size, rank));
+    return vector("draft.confidence", weights.confidence, hidden + rank);
+  }
+
+  Status mtp(const ModelConfig& config, const DraftWeights& weights) const {
     TANDEM_TRY(vector("draft.embedding_norm", weights.embedding_norm, config.hidden_size));
     TANDEM_TRY(vector("draft.hidden_norm", weights.hidden_norm, config.hidden_size));
     const uint32_t streams = config.hyper_connections.num_streams, hidden = config.hidden_size;

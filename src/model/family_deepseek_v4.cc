@@ -59,6 +59,7 @@ void parse_draft(ConfigReader& reader, ModelConfig& config, size_t num_ratios) {
                fmt::format("names layer {}; the model has {}", layer, config.num_layers));
       }
     }
+    check_width(reader, "dspark_target_layer_ids", uint64_t{config.hidden_size} * draft.target_layers.size());
   }
   config.num_mtp_layers = draft.num_stages;
 }

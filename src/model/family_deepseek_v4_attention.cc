@@ -82,6 +82,29 @@ void plan_mtp(const ModelConfig& config, LoadPlan& plan, const std::string& pref
   plan.vector(weights.head_norm, WeightRole::norm, prefix + "norm.weight", hidden);
 }
 
+// What DSpark has beside its stages: in front of the first what reads the model's layers, behind the last
+// the heads.
+void plan_dspark(const ModelConfig& config, LoadPlan& plan, DraftWeights& weights) {
+  const uint32_t hidden = config.hidden_size, rank = config.draft.markov_rank;
+  const auto taps = static_cast<uint32_t>(config.draft.target_layers.size());
+  const std::string first = "mtp.0.";
+  plan.at_layer(config.num_layers);
+  plan.matrix(weights.tap_projection, kRole, first + "main_proj.weight", hidden, taps * hidden);
+  plan.vector(weights.tap_norm, WeightRole::norm, first + "main_norm.weight", hidden);
+  const std::string last = "mtp." + std::to_string(config.draft.num_stages - 1) + ".";
+  plan.at_layer(config.total_layers() - 1);
+  plan_connection(config, plan, weights.head_connection, last + "hc_head",
+                  config.hyper_connections.num_streams, 1);
+  plan.vector(weights.head_norm, WeightRole::norm, last + "norm.weight", hidden);
+  // The heads are bf16 in fp8 releases too.
+  const std::vector<uint64_t> shape = {config.vocab_size, rank};
+  plan.rows_of(weights.markov_in_f32, weights.markov_in_bf16,
+               plan.claim(last + "markov_head.markov_w1.weight", shape, kRole));
+  const size_t out = plan.claim(last + "markov_head.markov_w2.weight", shape, kRole);
+  plan.pack(weights.markov_out, kRole, PackArrangement::plain, {{out, 0, config.vocab_size}}, rank);
+  plan.values(weights.confidence, kRole, last + "confidence_head.proj.weight", {1, uint64_t{hidden} + rank});
+}
+
 }  // namespace
 
 void plan_deepseek_v4_attention(const ModelConfig& config, LoadPlan& plan, const std::string& prefix,
@@ -109,8 +132,10 @@ void plan_deepseek_v4_attention(const ModelConfig& config, LoadPlan& plan, Model
     const std::string prefix = "mtp." + std::to_string(stage) + ".";
     plan.at_layer(layer);
     plan_deepseek_v4_attention(config, plan, prefix, config.compressed.ratios[layer], weights.layers[layer]);
-    plan_mtp(config, plan, prefix, weights.draft);
+    if (config.draft.kind == DraftKind::mtp) plan_mtp(config, plan, prefix, weights.draft);
   }
+  if (config.num_draft_layers > 0 && config.draft.kind == DraftKind::dspark)
+    plan_dspark(config, plan, weights.draft);
 }
 
 }  // namespace tandem

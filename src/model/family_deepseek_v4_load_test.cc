@@ -125,15 +125,74 @@ TEST_F(DeepseekV4Load, MissingTensors) {
                       ErrorCode::data_loss);
 }
 
-TEST_F(DeepseekV4Load, DsparkKeysWithoutItsTensors) {
+// Two stages that read two layers.
+std::string dspark_config() {
   std::string text = kV4;
-  const std::string list = "[0,4,128,0]";
-  text.replace(text.find(list), list.size(),
-               "[0,4,128,0,0],\"dspark_block_size\":5,\"dspark_noise_token_id\":3,\"dspark_markov_rank\":8,"
-               "\"dspark_target_layer_ids\":[1,2]");
-  make(text.c_str());
+  text.replace(text.find("[0,4,128,0]"), 11, "[0,4,128,0,0]");
+  text.replace(text.rfind('}'), 1,
+               ",\"dspark_block_size\":5,\"dspark_noise_token_id\":3,\"dspark_markov_rank\":8,"
+               "\"dspark_target_layer_ids\":[2,1]}");
+  return text;
+}
+
+TEST_F(DeepseekV4Load, DsparkIsLoadedAndTheCopiesOfTheModelsPartsAreNot) {
+  make(dspark_config().c_str(), /*blocks=*/false, /*drafts=*/true);
+  for (const char* name : {"mtp.0.emb.tok_emb.weight", "mtp.1.head.weight"})
+    tensors_[name] = tensors_["norm.weight"];
+  write();
+  const auto weights = load();
+  ASSERT_TRUE(weights.has_value()) << weights.error().message;
+  ASSERT_EQ(weights->layers.size(), 5u);
+  const DraftWeights& draft = weights->draft;
+  expect_packed(draft.tap_projection, kPlain, rows({"mtp.0.main_proj.weight"}), 80);
+  EXPECT_EQ(draft.tap_norm, rows({"mtp.0.main_norm.weight"}));
+  EXPECT_EQ(draft.head_norm, rows({"mtp.1.norm.weight"}));
+  EXPECT_EQ(draft.head_connection.mix, rows({"mtp.1.hc_head_fn"}));
+  EXPECT_EQ(draft.markov_in_f32, rows({"mtp.1.markov_head.markov_w1.weight"}));
+  expect_packed(draft.markov_out, kPlain, rows({"mtp.1.markov_head.markov_w2.weight"}), 8);
+  EXPECT_EQ(draft.confidence, rows({"mtp.1.confidence_head.proj.weight"}));
+  EXPECT_EQ(draft.confidence.size(), 48u);
+  EXPECT_EQ(weights->layers[4].attention.kv_a_norm, rows({"mtp.1.attn.kv_norm.weight"}));
+  expect_packed(weights->layers[3].moe.experts[2].down, kPlain, rows({"mtp.0.ffn.experts.2.w2.weight"}), 20);
+  // A rank with experts alone holds those of the stages too, and nothing else of the drafter.
+  HeldParts held;
+  held.attention = false;
+  const auto experts = load(DType::f32, held);
+  ASSERT_TRUE(experts.has_value()) << experts.error().message;
+  EXPECT_FALSE(experts->layers[4].moe.experts[0].down.empty());
+  EXPECT_TRUE(experts->draft.tap_projection.empty());
+  EXPECT_TRUE(experts->draft.markov_in_f32.empty());
+  EXPECT_TRUE(experts->layers[4].attention.kv_a.empty());
+  // Without drafts nothing of it is loaded.
+  config_ = config_of(dspark_config().c_str());
+  const auto without = load();
+  ASSERT_TRUE(without.has_value()) << without.error().message;
+  EXPECT_EQ(without->layers.size(), 3u);
+  EXPECT_TRUE(without->draft.tap_projection.empty());
+}
+
+TEST_F(DeepseekV4Load, AMissingTensorOfAStageIsNamedWithTheSettingThatDoesWithout) {
+  make(dspark_config().c_str(), false, true);
+  tensors_.erase("mtp.1.attn.wq_a.weight");
+  expect_load_refused(
+      "tensor 'mtp.1.attn.wq_a.weight' [24, 40] is missing; config.json (deepseek_v4, its dspark_* keys)",
+      ErrorCode::not_found);
+  expect_load_refused("speculative: off does without", ErrorCode::not_found);
+}
+
+TEST_F(DeepseekV4Load, ADsparkHeadOfAnotherShapeIsNamed) {
+  make(dspark_config().c_str(), false, true);
+  tensors_["mtp.1.confidence_head.proj.weight"].shape = {48, 1};
+  expect_load_refused(
+      "'mtp.1.confidence_head.proj.weight' has the shape [48, 1]; config.json calls for [1, 48]",
+      ErrorCode::data_loss);
+}
+
+TEST_F(DeepseekV4Load, DsparkKeysWithoutItsTensors) {
+  make(dspark_config().c_str());
   expect_load_refused("tensor 'mtp.0.main_proj.weight' is missing; the dspark_* keys", ErrorCode::not_found);
   for (const char* name : {"mtp.0.main_proj.weight", "mtp.0.main_norm.weight", "mtp.1.norm.weight",
+                           "mtp.1.hc_head_fn", "mtp.1.hc_head_base", "mtp.1.hc_head_scale",
                            "mtp.1.markov_head.markov_w1.weight", "mtp.1.markov_head.markov_w2.weight"}) {
     tensors_[name] = tensors_["norm.weight"];
   }

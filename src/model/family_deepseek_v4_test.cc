@@ -135,6 +135,13 @@ TEST(DeepseekV4, DsparkIsToldByItsKeys) {
   EXPECT_EQ(config.draft.markov_rank, 256u);
   EXPECT_EQ(config.draft.target_layers, (std::vector<uint32_t>{40, 41, 42}));
   EXPECT_EQ(config.compressed.ratios.size(), 43u);
+  const uint64_t attention = 1024 * 4096 + 1024 + 32768 * 1024 + 512 * 4096 + 512 + 64 + 2 * 8192 * 4096;
+  const uint64_t block =
+      attention + 2 * 4096 + 2 * (24 * 16384 + 24 + 3) + 256 * 4096 + 256 + uint64_t{257} * 3 * 2048 * 4096;
+  const InspectReport::Drafter drafter = inspect_model(config).drafter;
+  EXPECT_EQ(drafter.parameters,
+            3 * block + 4096 * 12288 + 2 * 4096 + 4 * 16384 + 4 + 1 + 2 * 129280 * 256 + 4096 + 256);
+  EXPECT_EQ(drafter.block_size, 5u);
   constexpr ErrorCode kInvalid = ErrorCode::invalid_argument;
   expect_refused(head, keys, "dspark_target_layer_ids is missing", kInvalid);
   expect_refused(head, targets, "dspark_block_size", kInvalid);

@@ -84,6 +84,42 @@ std::string parameters_text(uint64_t parameters) {
   return parameters >= 100'000 ? fmt::format("{:.2f} M", count / 1e6) : fmt::format("{:.1f} K", count / 1e3);
 }
 
+// "mtp", "dspark": as users write them.
+const char* kind_name(DraftKind kind) {
+  return kind == DraftKind::dspark ? "dspark" : kind == DraftKind::mtp ? "mtp" : "none";
+}
+
+struct PlanSize {
+  std::array<InspectReport::Role, kWeightRoles> roles;
+  uint64_t parameters = 0, stored_bytes = 0;
+};
+
+PlanSize plan_size(const ModelConfig& config) {
+  PlanSize size;
+  ModelWeights unfilled;
+  const LoadPlan plan = make_load_plan(config, unfilled);
+  for (const TensorClaim& claim : plan.claims())
+    count(claim, config, size.roles[static_cast<size_t>(claim.role)]);
+  for (const InspectReport::Role& role : size.roles) {
+    size.parameters += role.parameters;
+    size.stored_bytes += role.total_bytes();
+  }
+  return size;
+}
+
+InspectReport::Drafter drafter_of(ModelConfig config, const PlanSize& model) {
+  const DraftConfig& draft = config.draft;
+  InspectReport::Drafter drafter{draft.kind, draft.num_stages, draft.block_size};
+  const bool planned =
+      draft.kind == DraftKind::dspark || (draft.kind == DraftKind::mtp && draft.num_stages == 1);
+  if (!planned) return drafter;
+  config.hold_drafts();
+  const PlanSize all = plan_size(config);
+  drafter.parameters = all.parameters - model.parameters;
+  drafter.stored_bytes = all.stored_bytes - model.stored_bytes;
+  return drafter;
+}
+
 }  // namespace
 
 uint64_t InspectReport::Role::total_bytes() const {
@@ -101,15 +137,11 @@ InspectReport inspect_model(const ModelConfig& config) {
   report.top_k = config.router.top_k;
   report.moe_intermediate_size = config.moe_intermediate_size;
 
-  ModelWeights unfilled;
-  const LoadPlan plan = make_load_plan(config, unfilled);
-  for (const TensorClaim& claim : plan.claims()) {
-    count(claim, config, report.roles[static_cast<size_t>(claim.role)]);
-  }
-  for (const InspectReport::Role& role : report.roles) {
-    report.parameters += role.parameters;
-    report.stored_bytes += role.total_bytes();
-  }
+  const PlanSize size = plan_size(config);
+  report.roles = size.roles;
+  report.parameters = size.parameters;
+  report.stored_bytes = size.stored_bytes;
+  report.drafter = drafter_of(config, size);
   const InspectReport::Role& experts = report.role(WeightRole::experts);
   const uint64_t expert_count = uint64_t{report.num_moe_layers} * report.num_experts;
   if (expert_count != 0) report.expert_bytes = experts.total_bytes() / expert_count;
@@ -168,6 +200,15 @@ std::string inspect_text(const InspectReport& report) {
     }
     text += '\n';
   }
+  if (const InspectReport::Drafter& drafter = report.drafter; drafter.kind != DraftKind::none) {
+    text += fmt::format("drafter            {}: {} stages", kind_name(drafter.kind), drafter.num_stages);
+    if (drafter.block_size != 0) text += fmt::format(", blocks of {} tokens", drafter.block_size);
+    if (drafter.parameters != 0) {
+      text += fmt::format(", {} parameters beside the model's, {}", parameters_text(drafter.parameters),
+                          bytes_text(drafter.stored_bytes));
+    }
+    text += '\n';
+  }
   for (size_t i = 0; i < report.ffn_ranks.size(); ++i) {
     const InspectReport::Rank& rank = report.ffn_ranks[i];
     const bool whole = rank.share.rows.size() == report.moe_intermediate_size;
@@ -207,6 +248,12 @@ std::string inspect_json(const InspectReport& report) {
                                   {"hca_entries", size.heavy_entries},
                                   {"indexer_keys", size.indexer_keys},
                                   {"total", size.total()}});
+  }
+  if (const InspectReport::Drafter& drafter = report.drafter; drafter.kind != DraftKind::none) {
+    object["drafter"] = {{"kind", kind_name(drafter.kind)}, {"stages", drafter.num_stages}};
+    if (drafter.block_size != 0) object["drafter"]["block_size"] = drafter.block_size;
+    object["drafter"]["parameters"] = drafter.parameters;
+    object["drafter"]["stored_bytes"] = drafter.stored_bytes;
   }
   for (size_t i = 0; i < report.ffn_ranks.size(); ++i) {
     const InspectReport::Rank& rank = report.ffn_ranks[i];

@@ -1,6 +1,6 @@
 // What a configuration says about a model's size, without its files: for `tandem inspect`. Counted over the
-// same plan that the loader runs, so that the two cannot disagree. Layers of multi-token prediction and
-// drafters are not counted; tables of expert ids count as bytes, not as parameters. Any thread.
+// same plan that the loader runs, so that the two cannot disagree. What a drafter brings along is counted by
+// itself; tables of expert ids count as bytes, not as parameters. Any thread.
 #pragma once
 
 #include <array>
@@ -38,6 +38,13 @@ struct InspectReport {
     uint64_t total() const { return keys + sparse_entries + heavy_entries + indexer_keys; }
   };
 
+  // Layers of multi-token prediction, or DSpark, beyond the model's own.
+  struct Drafter {
+    DraftKind kind = DraftKind::none;
+    uint32_t num_stages = 0, block_size = 0;
+    uint64_t parameters = 0, stored_bytes = 0;  // 0 where the loader has no plan of it
+  };
+
   std::string model_type;
   uint32_t num_layers = 0, num_moe_layers = 0, num_experts = 0, top_k = 0;
   uint64_t parameters = 0;
@@ -50,6 +57,7 @@ struct InspectReport {
   uint64_t routed_bytes_per_token = 0;  // of routed experts, in all layers, as stored
   uint64_t kv_bytes_per_token = 0;      // in all layers, cache in bfloat16, once windows are full
   std::vector<KvSize> kv_sizes;         // of 4096, 32768 and 131072 tokens
+  Drafter drafter;                      // counted in none of the figures above
   uint32_t moe_intermediate_size = 0;
   std::vector<Rank> ffn_ranks;  // in order of rank; empty unless asked for
 
@@ -64,8 +72,9 @@ void add_ffn_rank(InspectReport& report, const ExpertShare& share);
 std::string inspect_text(const InspectReport& report);
 // One JSON object: model_type, num_layers, num_moe_layers, num_experts, top_k, parameters, active_parameters,
 // stored_bytes, roles {name: {parameters, bytes: {dtype: bytes}}}, routed_bytes_per_token,
-// kv_bytes_per_token, kv_bytes [{tokens, keys, csa_entries, hca_entries, indexer_keys, total}], and ffn_ranks
-// [{rank, experts, row_begin, row_end, stored_bytes}] where they were asked for.
+// kv_bytes_per_token, kv_bytes [{tokens, keys, csa_entries, hca_entries, indexer_keys, total}], where there
+// is one drafter {kind, stages, block_size (DSpark), parameters, stored_bytes}, and ffn_ranks [{rank,
+// experts, row_begin, row_end, stored_bytes}] where they were asked for.
 std::string inspect_json(const InspectReport& report);
 
 }  // namespace tandem

@@ -141,7 +141,11 @@ void LoadPlan::mlp(MlpWeights& out, WeightRole role, MlpNames names, uint32_t in
 }
 
 void LoadPlan::embedding(ModelWeights& weights, size_t index) {
-  copies_.push_back({index, &weights.embedding_f32, &weights.embedding_bf16});
+  rows_of(weights.embedding_f32, weights.embedding_bf16, index);
+}
+
+void LoadPlan::rows_of(std::vector<float>& wide, std::vector<uint16_t>& narrow, size_t index) {
+  copies_.push_back({index, &wide, &narrow});
 }
 
 LoadPlan make_load_plan(const ModelConfig& config, ModelWeights& weights) {

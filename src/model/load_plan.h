@@ -58,7 +58,8 @@ struct PackItem {
 struct CopyItem {
   size_t claim = 0;
   std::vector<float>* values = nullptr;
-  std::vector<uint16_t>* bits = nullptr;  // embedding: the one of both that fits the compute type is filled
+  std::vector<uint16_t>* bits =
+      nullptr;  // looked-up rows: the one of both that fits the compute type is filled
 };
 
 // A table of whole numbers, kept as int32. Each must be in [0, limit).
@@ -108,6 +109,9 @@ class LoadPlan {
   // Claims gate, up and down of a SwiGLU MLP and packs gate and up together.
   void mlp(MlpWeights& out, WeightRole role, MlpNames names, uint32_t intermediate, uint32_t hidden);
   void embedding(ModelWeights& weights, size_t claim);
+  // Keeps a claimed table of which rows are looked up: bfloat16 when that is the compute type, float32
+  // otherwise.
+  void rows_of(std::vector<float>& wide, std::vector<uint16_t>& narrow, size_t claim);
 
   const std::vector<TensorClaim>& claims() const { return claims_; }
   const std::vector<PackItem>& packs() const { return packs_; }

@@ -100,9 +100,9 @@ Result<void> check_drafter(const NamedTensors& tensors, const Checkpoint& checkp
   if (config.draft.kind != DraftKind::dspark) return {};
   const std::string first = "mtp.0.", last = fmt::format("mtp.{}.", config.draft.num_stages - 1);
   for (const std::string& name :
-       {first + "main_proj.weight", first + "main_norm.weight", last + "norm.weight",
-        last + "markov_head.markov_w1.weight", last + "markov_head.markov_w2.weight",
-        last + "confidence_head.proj.weight"}) {
+       {first + "main_proj.weight", first + "main_norm.weight", last + "norm.weight", last + "hc_head_fn",
+        last + "hc_head_base", last + "hc_head_scale", last + "markov_head.markov_w1.weight",
+        last + "markov_head.markov_w2.weight", last + "confidence_head.proj.weight"}) {
     if (tensors.find(name) != nullptr) continue;
     return make_error(ErrorCode::not_found,
                       fmt::format("{}: tensor '{}' is missing; the dspark_* keys of config.json call for a "
@@ -158,15 +158,18 @@ Result<ResolvedTensors> resolve_tensors(const LoadPlan& plan, const Checkpoint& 
   for (const TableItem& item : plan.tables()) table_claims.insert(item.claim);
   NamedTensors tensors(checkpoint, config);
   TANDEM_TRY(tensors.index());
+  TANDEM_TRY(check_drafter(tensors, checkpoint, config));
   std::unordered_set<std::string_view> scales;  // that belong to a claimed tensor
   for (size_t i = 0; i < plan.claims().size(); ++i) {
     const TensorClaim& claim = plan.claims()[i];
     const StoredTensor* stored = tensors.find(claim.tensor);
     if (stored == nullptr) {
+      const bool of_dspark = stage_of(claim.tensor) && config.draft.kind == DraftKind::dspark;
       return make_error(
           ErrorCode::not_found,
-          fmt::format("{}: tensor '{}' {} is missing; config.json ({}) calls for it{}", checkpoint.folder(),
+          fmt::format("{}: tensor '{}' {} is missing; config.json ({}{}) calls for it{}", checkpoint.folder(),
                       claim.tensor, shape_text(claim.shape), config.model_type,
+                      of_dspark ? ", its dspark_* keys" : "",
                       stage_of(claim.tensor) || layer_of(claim.tensor).value_or(0) >= config.num_layers
                           ? " to draft tokens; speculative: off does without"
                           : ""));
@@ -194,7 +197,6 @@ Result<ResolvedTensors> resolve_tensors(const LoadPlan& plan, const Checkpoint& 
     }
     resolved.tables.push_back(stored);
   }
-  TANDEM_TRY(check_drafter(tensors, checkpoint, config));
   size_t ignored = 0;
   for (const StoredTensor& stored : checkpoint.tensors()) {
     const std::string name = tensors.name_of(stored);

@@ -65,15 +65,24 @@ struct LayerWeights {
   MoeLayerWeights moe;                                          // MoE layers: the parts that this rank holds
 };
 
-// Multi-token prediction: what stands before and behind its layer (LayerWeights of the same rank).
+// A drafter: what stands before and behind its layers (LayerWeights of the same rank).
 struct DraftWeights {
+  // Multi-token prediction.
   std::vector<float> embedding_norm, hidden_norm;  // [hidden]
   PackedWeight join;                               // [hidden, 2 * hidden]: embedding, then hidden row
   // DeepSeek-V4 instead of `join`: both [hidden, hidden]; the second is the same for each of the streams.
   PackedWeight embedding_projection;
   std::vector<PackedWeight> hidden_projection;  // [streams]
-  HyperConnectionWeights head_connection;
-  std::vector<float> head_norm;  // [hidden], before the model's head
+  // DSpark.
+  PackedWeight tap_projection;           // [hidden, taps * hidden]
+  std::vector<float> tap_norm;           // [hidden]
+  std::vector<uint16_t> markov_in_bf16;  // [vocab, rank]: of a token, when the compute dtype is bf16
+  std::vector<float> markov_in_f32;      // the same when it is f32
+  PackedWeight markov_out;               // [vocab, rank]
+  std::vector<float> confidence;         // [hidden + rank]
+  // Both kinds.
+  HyperConnectionWeights head_connection;  // DeepSeek-V4
+  std::vector<float> head_norm;            // [hidden], before the model's head
 };
 
 struct ModelWeights {

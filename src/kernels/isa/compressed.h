@@ -220,12 +220,18 @@ inline void index_select_run(const IndexSelectArgs& args, size_t task, std::byte
 
 // ---- compressed_attention
 
+TANDEM_INLINE KeyRange window_before(uint32_t position, uint32_t window) {
+  return {position + 1 < window ? 0 : position + 1 - window, position + 1};
+}
+
 template <class Cache>
 void compressed_attention_row(const CompressedAttentionArgs& args, size_t row_index, HeadsState& state) {
   using Element = typename Cache::Element;
   const AttentionRow& row = args.window_rows[row_index];
-  const uint32_t first = row.position + 1 < args.window ? 0 : row.position + 1 - args.window;
-  const uint32_t window = row.position + 1 - first;
+  const bool ranged = !args.window_ranges.empty();
+  const KeyRange seen = ranged ? args.window_ranges[row_index] : window_before(row.position, args.window);
+  const uint32_t first = seen.begin;
+  const uint32_t window = seen.end - first;
   uint32_t count = args.ratio == 0 ? 0 : (row.position + 1) / args.ratio;
   const int32_t* selected = nullptr;
   if (args.selected != nullptr && count > args.top_k) {
