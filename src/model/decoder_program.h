@@ -27,9 +27,13 @@ Result<std::shared_ptr<const Program>> build_decoder_program(const DecoderParts&
                                                              const ProgramShape& shape,
                                                              const FfnTraits& traits);
 
-// The same for the draft layer: Model::build_drafts.
+// The same for the draft layers: Model::build_drafts.
 Result<std::shared_ptr<const Program>> build_draft_program(const DecoderParts& parts,
                                                            const ProgramShape& shape,
                                                            const FfnTraits& traits);
+
+// Model::build_draft_chain.
+Result<std::shared_ptr<const Program>> build_draft_chain_program(const DecoderParts& parts,
+                                                                 uint32_t sequences, const FfnTraits& traits);
 
 }  // namespace tandem

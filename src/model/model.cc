@@ -109,4 +109,10 @@ Result<std::shared_ptr<const Program>> Model::build_drafts(const ProgramShape& s
                              shape, traits);
 }
 
+Result<std::shared_ptr<const Program>> Model::build_draft_chain(uint32_t sequences, const FfnTraits& traits,
+                                                                const StateCaches& caches) const {
+  return build_draft_chain_program(
+      {*config_, *weights_, state_groups_, caches, nullptr, options_.qat_simulation}, sequences, traits);
+}
+
 }  // namespace tandem

@@ -54,11 +54,25 @@ class Model {
   Result<std::shared_ptr<const Program>> build(const ProgramShape& shape, const FfnTraits& traits,
                                                const StateCaches& caches, MoeBlock* local) const;
 
-  // The program of a round of drafting, from the same caches. Its rows have the hidden rows of the model's
-  // row at the same position (of a program of `build`) and the id of the token behind it; their logits are
-  // those of the token behind that. invalid_argument: drafts are not held.
+  // The program of a round of drafting, from the same caches. invalid_argument: drafts are not held.
+  //
+  // Multi-token prediction: its rows have the hidden rows of the model's row at the same position (of a
+  // program of `build`) and the id of the token behind it; their logits are those of the token behind that.
+  //
+  // DSpark: a sequence of n computed tokens has a row for each of the positions n, n + 1, ... of a block,
+  // with the token that was said last and then noise tokens, and StepBatch::key_ranges of block_range. The
+  // logits of row i, once build_draft_chain has completed them, are those of the token at position n + 1 + i.
+  // Its hidden rows have one value, of the confidence. What it writes beyond the computed tokens is written
+  // again when those positions are computed.
   Result<std::shared_ptr<const Program>> build_drafts(const ProgramShape& shape, const FfnTraits& traits,
                                                       const StateCaches& caches, MoeBlock* local) const;
+
+  // DSpark: what completes one row of a block, of at most `sequences` sequences at once. Rows have the logits
+  // of a block's row as StepBatch::hidden and the id of the token before; every row's logits are wanted. Its
+  // hidden rows have one value: sigmoid(that of the block's row + this) says how likely the row's token is to
+  // be accepted. invalid_argument: no such drafts are held.
+  Result<std::shared_ptr<const Program>> build_draft_chain(uint32_t sequences, const FfnTraits& traits,
+                                                           const StateCaches& caches) const;
 
  private:
   Model() = default;

@@ -1,5 +1,7 @@
 #include "model/offline_runner.h"
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -29,6 +31,7 @@ Result<std::unique_ptr<OfflineRunner>> OfflineRunner::create(const Model& model,
   const ModelConfig& config = model.config();
   auto runner = std::unique_ptr<OfflineRunner>(new OfflineRunner());
   runner->options_ = options;
+  runner->config_ = &config;
   if (options.sequences == 0 || options.tokens_per_sequence == 0) {
     return make_error(ErrorCode::invalid_argument,
                       "offline run without sequences or tokens: give room for at least one");
@@ -72,10 +75,15 @@ Result<std::unique_ptr<OfflineRunner>> OfflineRunner::create(const Model& model,
       model.build({options.capacity, options.capacity}, port->traits(), caches, runner->local_.get()));
   TANDEM_ASSIGN(runner->lane_, runner->executor_->create_lane(std::move(program), LaneId{0}));
   if (config.num_draft_layers > 0) {
+    const bool blocks = config.draft.kind == DraftKind::dspark;
+    const uint32_t rows = blocks ? config.draft.block_size : options.capacity;
     TANDEM_ASSIGN(std::shared_ptr<const Program> drafts,
-                  model.build_drafts({options.capacity, options.capacity}, port->traits(), caches,
-                                     runner->local_.get()));
+                  model.build_drafts({rows, rows}, port->traits(), caches, runner->local_.get()));
     TANDEM_ASSIGN(runner->draft_lane_, runner->executor_->create_lane(std::move(drafts), LaneId{1}));
+    if (blocks) {
+      TANDEM_ASSIGN(std::shared_ptr<const Program> chain, model.build_draft_chain(1, port->traits(), caches));
+      TANDEM_ASSIGN(runner->chain_lane_, runner->executor_->create_lane(std::move(chain), LaneId{2}));
+    }
   }
   return runner;
 }
@@ -95,11 +103,12 @@ void OfflineRunner::set_tables(uint32_t sequence, uint32_t position) {
 
 Result<std::span<const float>> OfflineRunner::run(std::span<const OfflineRow> rows) {
   hidden_.clear();
+  key_ranges_.clear();
   return run_lane(*lane_, rows);
 }
 
 Result<std::span<const float>> OfflineRunner::run_drafts(std::span<const OfflineRow> rows) {
-  if (draft_lane_ == nullptr || rows.size() > token_ids_.size()) {
+  if (draft_lane_ == nullptr || chain_lane_ != nullptr || rows.size() > token_ids_.size()) {
     return make_error(ErrorCode::invalid_argument,
                       "offline drafts: the model holds none, or more rows than the "
                       "last step had");
@@ -107,6 +116,34 @@ Result<std::span<const float>> OfflineRunner::run_drafts(std::span<const Offline
   hidden_.clear();
   for (uint32_t row = 0; row < rows.size(); ++row) hidden_.push_back(lane_->hidden(row));
   return run_lane(*draft_lane_, rows);
+}
+
+Result<OfflineBlock> OfflineRunner::draft_block(const OfflineRow& row) {
+  if (chain_lane_ == nullptr) {
+    return make_error(ErrorCode::invalid_argument, "offline drafts: the model holds no drafter of blocks");
+  }
+  const DraftConfig& draft = config_->draft;
+  const uint32_t size = draft.block_size;
+  hidden_.clear();
+  std::vector<OfflineRow> rows;
+  for (uint32_t i = 0; i < size; ++i)
+    rows.push_back({row.sequence, row.position + 1 + i, i == 0 ? row.token : draft.noise_token_id});
+  key_ranges_.assign(size, block_range(row.position + 1, size, config_->compressed.window));
+  TANDEM_TRY(run_lane(*draft_lane_, rows));
+  key_ranges_.clear();
+  OfflineBlock block;
+  int32_t before = row.token;
+  for (uint32_t i = 0; i < size; ++i) {
+    hidden_ = {draft_lane_->logits(i).data()};
+    const OfflineRow link{row.sequence, row.position + 1 + i, before};
+    TANDEM_ASSIGN(const std::span<const float> logits, run_lane(*chain_lane_, {&link, 1}));
+    before = static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
+    block.tokens.push_back(before);
+    block.logits.insert(block.logits.end(), logits.begin(), logits.end());
+    const float score = *draft_lane_->hidden(i) + *chain_lane_->hidden(0);
+    block.confidences.push_back(1 / (1 + std::exp(-score)));
+  }
+  return block;
 }
 
 Result<std::span<const float>> OfflineRunner::run_lane(Lane& lane, std::span<const OfflineRow> rows) {
@@ -141,6 +178,7 @@ Result<std::span<const float>> OfflineRunner::run_lane(Lane& lane, std::span<con
   batch.group_rows = group_rows_;
   batch.logit_rows = logit_rows_;
   batch.hidden = hidden_;
+  batch.key_ranges = key_ranges_;
   TANDEM_TRY(executor_->start(lane, batch));
   Advance advance = executor_->advance(lane);
   while (advance.state == AdvanceState::waiting) {

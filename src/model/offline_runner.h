@@ -28,6 +28,13 @@ struct OfflineOptions {
   std::function<std::unique_ptr<FfnPort>(FfnPort&)> wrap_port;
 };
 
+// What DSpark drafts behind a token, each token the best of its logits.
+struct OfflineBlock {
+  std::vector<int32_t> tokens;     // [block]
+  std::vector<float> logits;       // [block, vocab]
+  std::vector<float> confidences;  // [block]
+};
+
 struct OfflineRow {
   uint32_t sequence = 0;
   uint32_t position = 0;
@@ -48,6 +55,10 @@ class OfflineRunner {
   // A round of drafting over the rows of the last `run`, the first ones in their order: the same sequences
   // and positions, and for each the token behind it. Logits of the tokens behind those.
   Result<std::span<const float>> run_drafts(std::span<const OfflineRow> rows);
+
+  // DSpark: the block behind a sequence whose last computed position is `row.position`; row.token is the
+  // token behind it. The sequence has room for the block.
+  Result<OfflineBlock> draft_block(const OfflineRow& row);
 
   uint32_t vocab_size() const { return lane_->program().vocab_size(); }
   Lane& lane() { return *lane_; }
@@ -76,12 +87,14 @@ class OfflineRunner {
   std::unique_ptr<LocalFfn> local_ffn_;
   std::unique_ptr<FfnPort> wrapper_;
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<Lane> lane_, draft_lane_;
+  std::unique_ptr<Lane> lane_, draft_lane_, chain_lane_;
+  const ModelConfig* config_ = nullptr;  // the model's
   StepId next_step_ = 1;
   std::vector<int32_t> token_ids_;  // of the step in work
   std::vector<std::span<const AttentionRow>> group_rows_;
   std::vector<uint32_t> logit_rows_;
   std::vector<const float*> hidden_;
+  std::vector<KeyRange> key_ranges_;
 };
 
 }  // namespace tandem

@@ -92,9 +92,13 @@ class ParityRun {
     std::vector<OfflineRow> rows;
     std::vector<double> differences;  // [length] of each prefill row
     std::span<const float> logits;
+    size_t next_block = 0;
     for (uint32_t first = 0; first < result.length; first += static_cast<uint32_t>(rows.size())) {
       rows.clear();
-      const uint32_t end = std::min(result.length, first + options_.rows_per_step);
+      uint32_t end = std::min(result.length, first + options_.rows_per_step);
+      const std::vector<uint32_t>& behind = prompt.blocks.positions;
+      const bool drafts = next_block < behind.size() && behind[next_block] < end;
+      if (drafts) end = behind[next_block] + 1;
       for (uint32_t position = first; position < end; ++position) {
         rows.push_back({sequence, position, prompt.ids[position]});
       }
@@ -104,6 +108,7 @@ class ParityRun {
         differences.push_back(max_difference(logits.subspan(row * vocab, vocab), reference));
       }
       if (!prompt.draft_logits.empty()) TANDEM_TRY(compare_drafts(prompt, rows, differences));
+      if (drafts) TANDEM_TRY(compare_block(prompt, sequence, next_block++, differences.back(), result));
     }
     size_t same_routing = differences.size();
     for (const auto& [layer, reference] : prompt.routing) {
@@ -160,6 +165,27 @@ class ParityRun {
     return {};
   }
 
+  // The block behind the row that was computed last, whose difference it counts for. Behind a token that is
+  // another the rest of a block is of another text.
+  Status compare_block(const FixturePrompt& prompt, uint32_t sequence, size_t number, double& difference,
+                       ParityPrompt& result) {
+    const FixtureBlocks& blocks = prompt.blocks;
+    const uint32_t position = blocks.positions[number];
+    TANDEM_ASSIGN(const OfflineBlock ours,
+                  runner_.draft_block({sequence, position, prompt.ids[position + 1]}));
+    const size_t size = ours.tokens.size(), vocab = runner_.vocab_size();
+    for (size_t i = 0; i < size; ++i) {
+      const size_t row = number * size + i;
+      const std::span<const float> reference(blocks.logits.data() + row * vocab, vocab);
+      difference = std::max({difference, max_difference({ours.logits.data() + i * vocab, vocab}, reference),
+                             max_difference({&ours.confidences[i], 1}, {&blocks.confidences[row], 1})});
+      if (ours.tokens[i] == blocks.ids[row]) continue;
+      result.wrong_tokens += lead(reference) > 2 * options_.max_logit_difference ? 1 : 0;
+      break;
+    }
+    return {};
+  }
+
   const ParityOptions& options_;
   OfflineRunner& runner_;
   RoutingRecorder& recorder_;
@@ -176,8 +202,10 @@ Result<ParityReport> run_parity(const std::string& folder, const ParityOptions& 
   TANDEM_ASSIGN(const std::string config_text, read_config_json(folder));
   TANDEM_ASSIGN(ModelConfig config, parse_model_config(config_text, folder + "/config.json"));
   TANDEM_ASSIGN(const std::vector<FixturePrompt> prompts, read_parity_fixture(folder, config));
-  if (std::ranges::any_of(prompts, [](const FixturePrompt& p) { return !p.draft_logits.empty(); }))
-    config.hold_drafts();
+  const bool has_drafts = std::ranges::any_of(prompts, [](const FixturePrompt& prompt) {
+    return !prompt.draft_logits.empty() || !prompt.blocks.positions.empty();
+  });
+  if (has_drafts) config.hold_drafts();
   LoadOptions load;
   load.compute_dtype = options.compute_dtype;
   load.show_progress = false;
@@ -192,10 +220,12 @@ Result<ParityReport> run_parity(const std::string& folder, const ParityOptions& 
   offline.sum_mode = options.sum_mode;
   offline.activation_format = options.activation_format;
   offline.capacity = options.rows_per_step;
+  const uint32_t ahead = has_drafts ? config.draft.block_size : 0;
   offline.sequences = static_cast<uint32_t>(prompts.size());
   for (const FixturePrompt& prompt : prompts) {
-    offline.tokens_per_sequence = std::max(
-        offline.tokens_per_sequence, static_cast<uint32_t>(prompt.ids.size() + prompt.greedy_ids.size()));
+    offline.tokens_per_sequence =
+        std::max(offline.tokens_per_sequence,
+                 static_cast<uint32_t>(prompt.ids.size() + prompt.greedy_ids.size()) + ahead);
   }
   RoutingRecorder* recorder = nullptr;
   offline.wrap_port = [&recorder](FfnPort& inner) {

@@ -71,6 +71,30 @@ class FixtureReader {
   SafetensorsFile file_;
 };
 
+Result<FixtureBlocks> read_blocks(const FixtureReader& reader, const std::string& name, uint64_t tokens,
+                                  const ModelConfig& config) {
+  FixtureBlocks blocks;
+  if (reader.find(name + "positions") == nullptr) return blocks;
+  if (config.draft.kind != DraftKind::dspark) {
+    return make_error(ErrorCode::data_loss, reader.path() + ": tensor " + name +
+                                                "positions is of DSpark, which the model does not have");
+  }
+  // The token behind each is part of the prompt.
+  TANDEM_ASSIGN(const std::vector<int32_t> positions,
+                reader.read_ids(name + "positions", {0}, static_cast<uint32_t>(tokens - 1)));
+  const uint64_t count = positions.size(), size = config.draft.block_size;
+  for (const int32_t position : positions) {
+    if (!blocks.positions.empty() && static_cast<uint32_t>(position) <= blocks.positions.back())
+      return make_error(ErrorCode::data_loss, reader.path() + ": " + name + "positions do not ascend");
+    blocks.positions.push_back(static_cast<uint32_t>(position));
+  }
+  TANDEM_ASSIGN(blocks.ids, reader.read_ids(name + "ids", {count, size}, config.vocab_size));
+  TANDEM_ASSIGN(blocks.logits,
+                reader.read<float>(name + "logits", DType::f32, {count, size, config.vocab_size}));
+  TANDEM_ASSIGN(blocks.confidences, reader.read<float>(name + "confidence", DType::f32, {count, size}));
+  return blocks;
+}
+
 }  // namespace
 
 Result<std::vector<FixturePrompt>> read_parity_fixture(const std::string& folder, const ModelConfig& config) {
@@ -100,6 +124,7 @@ Result<std::vector<FixturePrompt>> read_parity_fixture(const std::string& folder
       TANDEM_ASSIGN(prompt.draft_logits,
                     reader.read<float>(name + "draft_logits", DType::f32, {tokens - 1, vocab}));
     }
+    TANDEM_ASSIGN(prompt.blocks, read_blocks(reader, name + "dspark_", tokens, config));
     if (tokens == 0 || prompt.greedy_ids.empty()) {
       return make_error(ErrorCode::data_loss,
                         reader.path() + ": " + name + "ids or " + name + "greedy_ids is empty");

@@ -16,6 +16,14 @@ struct FixtureRouting {
   std::vector<float> weights;  // [tokens, top_k]
 };
 
+// What DSpark drafts behind some positions of a prompt, each token the best of its logits.
+struct FixtureBlocks {
+  std::vector<uint32_t> positions;  // [blocks], ascending: the last token that the drafter has seen
+  std::vector<int32_t> ids;         // [blocks, block size]
+  std::vector<float> logits;        // [blocks, block size, vocab]
+  std::vector<float> confidences;   // [blocks, block size]
+};
+
 struct FixturePrompt {
   std::vector<int32_t> ids;                    // [tokens]
   std::vector<float> logits;                   // [tokens, vocab]
@@ -25,6 +33,7 @@ struct FixturePrompt {
   // [tokens - 1, vocab]: of the model's drafter, which knows the token behind each; empty where the fixture
   // has none
   std::vector<float> draft_logits;
+  FixtureBlocks blocks;  // empty where the fixture has none
 };
 
 // not_found: no parity.safetensors in `folder`, or no prompt in it. data_loss: a tensor is absent or has

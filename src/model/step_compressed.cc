@@ -83,37 +83,37 @@ void CompressedStep::append_query(ProgramBuilder& builder, const std::string& na
                                         .layout = RopeLayout::interleaved}));
 }
 
-void CompressedStep::append_key(ProgramBuilder& builder, const std::string& name, uint32_t layer,
-                                uint32_t ratio, const AttentionWeights& weights,
-                                const StateCaches& caches) const {
-  const uint32_t head_dim = config_.attention.head_dim;
-  builder.append(matmul(name + "kv", {.weights = {&weights.kv_a, 1}, .in = tensors_.normed, .out = key_}));
-  builder.append(rms_norm(name + "kv_norm", {.in = key_,
-                                             .cols = head_dim,
-                                             .weight = weights.kv_a_norm,
-                                             .epsilon = config_.rms_norm_eps,
-                                             .out = key_}));
-  const Tensor& table = rope_of(ratio);
-  builder.append(rope(name + "kv_rope", {.x = key_,
-                                         .column = head_dim - table.cols,
-                                         .heads = 1,
-                                         .head_stride = head_dim,
-                                         .table = table,
-                                         .layout = RopeLayout::interleaved}));
-  if (tensors_.rounds_as_trained) {
+void append_window_key(ProgramBuilder& builder, const ModelConfig& config, const StepTensors& tensors,
+                       const WindowKeySpec& spec, const AttentionWeights& weights,
+                       const StateCaches& caches) {
+  const uint32_t head_dim = config.attention.head_dim;
+  const uint32_t group = compressed_groups(config).window;
+  builder.append(matmul(spec.name + "kv", {.weights = {&weights.kv_a, 1}, .in = spec.in, .out = spec.key}));
+  builder.append(rms_norm(spec.name + "kv_norm", {.in = spec.key,
+                                                  .cols = head_dim,
+                                                  .weight = weights.kv_a_norm,
+                                                  .epsilon = config.rms_norm_eps,
+                                                  .out = spec.key}));
+  builder.append(rope(spec.name + "kv_rope", {.x = spec.key,
+                                              .column = head_dim - spec.rope.cols,
+                                              .heads = 1,
+                                              .head_stride = head_dim,
+                                              .table = spec.rope,
+                                              .layout = RopeLayout::interleaved}));
+  if (tensors.rounds_as_trained) {
     builder.append(
-        trained_rounding(name + "kv_trained_rounding", {.x = key_,
-                                                        .head_stride = head_dim,
-                                                        .cols = head_dim - table.cols,
-                                                        .kind = TrainedRounding::fp8,
-                                                        .narrow = tensors_.compute_dtype != DType::f32}));
+        trained_rounding(spec.name + "kv_trained_rounding", {.x = spec.key,
+                                                             .head_stride = head_dim,
+                                                             .cols = head_dim - spec.rope.cols,
+                                                             .kind = TrainedRounding::fp8,
+                                                             .narrow = tensors.compute_dtype != DType::f32}));
   }
-  builder.append(kv_write(name + "kv_write", {.cache = caches.view(groups_.window, layer),
-                                              .group = groups_.window,
-                                              .first = key_,
-                                              .first_width = head_dim,
-                                              .second = key_,
-                                              .second_width = 0}));
+  builder.append(kv_write(spec.name + "kv_write", {.cache = caches.view(group, spec.layer),
+                                                   .group = group,
+                                                   .first = spec.key,
+                                                   .first_width = head_dim,
+                                                   .second = spec.key,
+                                                   .second_width = 0}));
 }
 
 void CompressedStep::append_entries(ProgramBuilder& builder, const std::string& name, uint32_t layer,
@@ -223,13 +223,17 @@ void CompressedStep::append(ProgramBuilder& builder, uint32_t layer, const Atten
   const uint32_t ratio = config_.compressed.ratios[layer];
   const std::string name = "layers." + std::to_string(layer) + ".attention.";
   append_query(builder, name, ratio, weights);
-  append_key(builder, name, layer, ratio, weights, caches);
+  append_window_key(
+      builder, config_, tensors_,
+      {.name = name, .layer = layer, .in = tensors_.normed, .key = key_, .rope = rope_of(ratio)}, weights,
+      caches);
   if (ratio != 0) append_entries(builder, name, layer, ratio, weights, caches);
   if (has_indexer(ratio)) append_choice(builder, name, layer, weights, caches);
   CompressedAttentionSpec spec;
   spec.window_cache = caches.view(groups_.window, layer);
   spec.window_group = groups_.window;
   spec.window = config_.compressed.window;
+  spec.ranged = tensors_.sees_key_ranges;
   spec.ratio = ratio;
   if (ratio != 0) {
     spec.entries = caches.view(groups_.entries(ratio), layer);

@@ -19,6 +19,18 @@
 
 namespace tandem {
 
+// From the rows `in` [rows, hidden], of the compute dtype, to the keys that the window of `layer` holds of
+// them, at the rows' positions.
+struct WindowKeySpec {
+  std::string name;
+  uint32_t layer = 0;
+  Tensor in;
+  Tensor key;   // float32 [rows, head_dim]
+  Tensor rope;  // of rope_table
+};
+void append_window_key(ProgramBuilder& builder, const ModelConfig& config, const StepTensors& tensors,
+                       const WindowKeySpec& spec, const AttentionWeights& weights, const StateCaches& caches);
+
 class CompressedStep {
  public:
   // Plans the buffers, which all layers share, and appends the rotary tables. `config` outlives the step.
@@ -30,8 +42,6 @@ class CompressedStep {
  private:
   void append_query(ProgramBuilder& builder, const std::string& name, uint32_t ratio,
                     const AttentionWeights& weights) const;
-  void append_key(ProgramBuilder& builder, const std::string& name, uint32_t layer, uint32_t ratio,
-                  const AttentionWeights& weights, const StateCaches& caches) const;
   void append_entries(ProgramBuilder& builder, const std::string& name, uint32_t layer, uint32_t ratio,
                       const AttentionWeights& weights, const StateCaches& caches) const;
   void append_choice(ProgramBuilder& builder, const std::string& name, uint32_t layer,

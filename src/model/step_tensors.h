@@ -9,6 +9,7 @@ namespace tandem {
 struct StepTensors {
   DType compute_dtype = DType::bf16;
   bool rounds_as_trained = false;  // ModelOptions::qat_simulation
+  bool sees_key_ranges = false;    // rows of a draft block: StepBatch::key_ranges, not the window before them
   Tensor residual;                 // float32 [rows, hidden]; with hyper-connections [rows, streams * hidden]
   Tensor normed;  // compute dtype [rows, hidden]: the normed row, rounded once; attention, router, shared
                   // experts and the wire all start from it

@@ -74,6 +74,10 @@ Status check_batch(const Program& program, const StepBatch& batch) {
     return refuse("step has " + std::to_string(batch.hidden.size()) + " hidden rows for " +
                   std::to_string(batch.rows.size()) + " rows of a drafter: one each");
   }
+  if (program.reads_key_ranges() && batch.key_ranges.size() != batch.rows.size()) {
+    return refuse("step has " + std::to_string(batch.key_ranges.size()) + " ranges of keys for " +
+                  std::to_string(batch.rows.size()) + " rows: one each");
+  }
   if (batch.logit_rows.size() > shape.logits_capacity) {
     return refuse("step wants " + std::to_string(batch.logit_rows.size()) +
                   " rows of logits: the program's capacity is " + std::to_string(shape.logits_capacity));

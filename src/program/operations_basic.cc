@@ -128,6 +128,19 @@ OperationPtr add_to_streams(std::string name, const Tensor& streams, const Tenso
   });
 }
 
+OperationPtr row_dot(std::string name, const Tensor& in, std::span<const float> weights, const Tensor& out) {
+  assert(in.cols == weights.size() && in.dtype == DType::f32 && out.dtype == DType::f32 && out.cols == 1);
+  return make_compute(std::move(name), [in, weights, out](StepContext& step) -> Status {
+    for (uint32_t row = 0; row < step.rows(in); ++row) {
+      const float* values = step.data<float>(in) + size_t{row} * in.cols;
+      double sum = 0;
+      for (size_t i = 0; i < weights.size(); ++i) sum += double{values[i]} * double{weights[i]};
+      step.data<float>(out)[row] = static_cast<float>(sum);
+    }
+    return {};
+  });
+}
+
 OperationPtr divide(std::string name, const Tensor& x, float divisor) {
   return make_compute(std::move(name), [x, divisor](StepContext& step) -> Status {
     step.kernels.pool().run(step.rows(x), [&](size_t row, int) {

@@ -68,6 +68,9 @@ OperationPtr load_hidden(std::string name, const Tensor& out);
 // streams[r, s * cols + c] += row[r, c] for each stream s; float32. row: [rows, cols].
 OperationPtr add_to_streams(std::string name, const Tensor& streams, const Tensor& row);
 
+// out[r, 0] = in[r] . weights, added up in float64: a head of one value a row. float32.
+OperationPtr row_dot(std::string name, const Tensor& in, std::span<const float> weights, const Tensor& out);
+
 // x /= divisor, float32 in place.
 OperationPtr divide(std::string name, const Tensor& x, float divisor);
 

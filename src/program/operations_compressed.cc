@@ -87,6 +87,7 @@ OperationPtr compressed_attention(std::string name, const CompressedAttentionSpe
         args.window_rows = step.batch.rows_of(spec.window_group);
         args.window_cache = spec.window_cache;
         args.window = spec.window;
+        if (spec.ranged) args.window_ranges = step.batch.key_ranges;
         if (spec.ratio != 0) {
           args.entry_rows = step.batch.rows_of(spec.entries_group);
           args.entries = spec.entries;

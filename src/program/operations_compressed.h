@@ -49,6 +49,7 @@ OperationPtr index_select(std::string name, const IndexSelectSpec& spec);
 struct CompressedAttentionSpec {
   KvCacheView window_cache;
   uint32_t window_group = 0, window = 0;
+  bool ranged = false;  // StepBatch::key_ranges instead of `window`
   KvCacheView entries;  // ratio 0: none
   uint32_t entries_group = 0, ratio = 0;
   Tensor selected;  // of index_select; empty: all entries

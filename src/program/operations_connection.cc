@@ -3,6 +3,8 @@
 #include <cassert>
 #include <utility>
 
+#include "base/bf16.h"
+
 namespace tandem {
 
 OperationPtr connection_mix(std::string name, const ConnectionMixSpec& spec) {
@@ -58,6 +60,31 @@ OperationPtr connection_expand(std::string name, const ConnectionExpandSpec& spe
     args.num_streams = spec.num_streams;
     args.round_to_bf16 = spec.round_to_bf16;
     step.kernels.run(step.kernels.table().connection_expand, args);
+    return {};
+  });
+}
+
+OperationPtr stream_mean(std::string name, const StreamMeanSpec& spec) {
+  assert(spec.out.dtype == DType::f32 || spec.out.dtype == DType::bf16);
+  assert(spec.streams.cols % spec.num_streams == 0 &&
+         spec.out_column + spec.streams.cols / spec.num_streams <= spec.out.cols);
+  return make_compute(std::move(name), [spec](StepContext& step) -> Status {
+    const uint32_t hidden = spec.streams.cols / spec.num_streams;
+    step.kernels.pool().run(step.rows(spec.streams), [&](size_t row, int) {
+      const float* streams = step.data<float>(spec.streams) + row * spec.streams.cols;
+      const ActivationOut out = step.out(spec.out, spec.out_column);
+      for (uint32_t i = 0; i < hidden; ++i) {
+        float sum = 0;
+        for (uint32_t stream = 0; stream < spec.num_streams; ++stream)
+          sum += streams[size_t{stream} * hidden + i];
+        const float mean = sum / static_cast<float>(spec.num_streams);
+        if (out.dtype == DType::f32) {
+          static_cast<float*>(out.data)[row * out.row_stride + i] = mean;
+        } else {
+          static_cast<bf16*>(out.data)[row * out.row_stride + i] = to_bf16(mean);
+        }
+      }
+    });
     return {};
   });
 }

@@ -40,4 +40,13 @@ struct ConnectionExpandSpec {
 };
 OperationPtr connection_expand(std::string name, const ConnectionExpandSpec& spec);
 
+struct StreamMeanSpec {
+  Tensor streams;  // float32 [rows, num_streams * hidden]
+  uint32_t num_streams = 0;
+  Tensor out;  // float32 or bf16; [rows, hidden] from out_column on
+  uint32_t out_column = 0;
+};
+// The mean of a row's streams, rounded once.
+OperationPtr stream_mean(std::string name, const StreamMeanSpec& spec);
+
 }  // namespace tandem

@@ -42,6 +42,8 @@ class Program {
   const Tensor& hidden() const { return hidden_; }
   // A drafter's program: its steps have StepBatch::hidden.
   bool reads_hidden() const { return reads_hidden_; }
+  // Its steps have StepBatch::key_ranges.
+  bool reads_key_ranges() const { return reads_key_ranges_; }
 
  private:
   friend class ProgramBuilder;
@@ -57,7 +59,7 @@ class Program {
   uint32_t num_layers_ = 0;
   Tensor logits_;
   Tensor hidden_;
-  bool reads_hidden_ = false;
+  bool reads_hidden_ = false, reads_key_ranges_ = false;
 };
 
 class ProgramBuilder {
@@ -83,6 +85,7 @@ class ProgramBuilder {
   // The result beside the logits.
   void export_hidden(const Tensor& hidden) { program_.hidden_ = hidden; }
   void read_hidden() { program_.reads_hidden_ = true; }
+  void read_key_ranges() { program_.reads_key_ranges_ = true; }
 
   // `logits`: float32 [logits_capacity, vocab_size].
   Result<std::shared_ptr<const Program>> finish(Tensor logits);

@@ -28,6 +28,8 @@ struct StepBatch {
   // Of programs that read hidden rows (Program::reads_hidden): where each row's lies, float32, e.g. in the
   // lane that computed it. Read once, at the beginning of the step.
   std::span<const float* const> hidden;  // [rows]
+  // Of programs that read them (Program::reads_key_ranges): the positions of the window that each row sees.
+  std::span<const KeyRange> key_ranges;  // [rows]
   Instant deadline = Instant::max();     // of each exchange with the experts
   uint32_t program = 0;                  // FfnRequest::program of every exchange
 
@@ -35,6 +37,12 @@ struct StepBatch {
     return group == 0 ? rows : group_rows[group];
   }
 };
+
+// What the rows of a draft block of `rows` rows see behind `length` computed tokens: `window` tokens before
+// the block, and all of it.
+inline KeyRange block_range(uint32_t length, uint32_t rows, uint32_t window) {
+  return {length < window ? 0 : length - window, length + rows};
+}
 
 // Which number of rows a tensor has in a step.
 enum class TensorRows : uint8_t { step, logits };
