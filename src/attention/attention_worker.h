@@ -49,6 +49,10 @@ struct AttentionWorkerOptions {
 struct LaneRows {
   uint32_t decode = 0, prefill = 0;
   uint32_t sequences = 0;  // of a decode step
+  // Of a round of drafting behind such a step; what is drafted for and at most asked of one sequence follows
+  // from speculation.
+  ProgramShape draft_decode, draft_prefill;
+  uint32_t draft_sequences = 0;  // at most, behind either
 };
 LaneRows rows_of_lanes(const AttentionWorkerOptions& options);
 
@@ -66,11 +70,12 @@ struct AttentionPrograms {
   // than any runs `decode`. None: eager.
   std::vector<Captured> captured;
 
-  // The drafter's, for the same rows: it follows each step with the rows that were kept, on lanes of its own.
-  // Logits of one row a sequence. Null: there is none.
+  // The drafter's: it follows each step with the rows that were kept, on lanes of its own, logits of one row
+  // a sequence; or with a block (SpeculationOptions::block), logits of its first rows. Null: there is none.
   struct Drafts {
     std::shared_ptr<const Program> decode, prefill;
     std::vector<Captured> captured;
+    std::shared_ptr<const Program> chain;  // of blocks (Model::build_draft_chain)
   } drafts;
 };
 

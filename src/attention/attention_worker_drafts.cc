@@ -29,9 +29,10 @@ bool AttentionWorker::Impl::verify(StepPart& part, const Lane& lane, uint32_t fi
     alive = token >= 0;
     return token;
   });
-  if (part.drafts > 0) drafts.add_verified(part.drafts, accepted);
+  if (part.drafts > 0) drafts.add_verified(part.drafts + (sequence.drafts_are_cut ? 1 : 0), accepted);
   if (!alive) return false;
   sequence.drafts.clear();
+  sequence.drafts_are_cut = false;
   if (part.drafts > accepted) {
     part.rows = 1 + accepted;
     // Nothing is given back before a step's drafts are verified, so this always reaches; if it did not, the
@@ -58,7 +59,7 @@ bool AttentionWorker::Impl::begin_drafts(StepStream& stream) {
   };
   bool any = false;
   for (StepLane& lane : stream.lanes) {
-    lane.draft_parts.clear();
+    lane.forget_drafts();
     for (const StepPart& part : lane.parts) {
       if (has_ended(part.sequence)) continue;
       Sequence& sequence = *part.sequence;
@@ -67,6 +68,12 @@ bool AttentionWorker::Impl::begin_drafts(StepStream& stream) {
         if (!part.samples || most == 0) continue;
         options.drafter->propose(sequence.tokens, most, sequence.drafts);
         if (sequence.drafts.size() > most) sequence.drafts.resize(most);
+        continue;
+      }
+      if (drafts_blocks()) {
+        if (!part.samples || most == 0 || !begin_block(lane, sequence, most)) continue;
+        sequence.in_step = any = true;
+        stream.drafted_for.push_back(&sequence);
         continue;
       }
       if (!sequence.is_drafting) continue;
@@ -86,6 +93,7 @@ bool AttentionWorker::Impl::begin_drafts(StepStream& stream) {
 }
 
 bool AttentionWorker::Impl::start_draft_round(StepStream& stream) {
+  if (drafts_blocks()) return start_blocks(stream);
   // The rows of a prompt are not urgent because a drafter reads them.
   const RowClass row_class = stream.row_class == RowClass::decode ? RowClass::draft : stream.row_class;
   const StepId step = next_step++;
@@ -128,7 +136,19 @@ void AttentionWorker::Impl::propose(Sequence& sequence, std::span<const float> l
   if (token_now) sequence.drafts.push_back(*token_now);
 }
 
+void AttentionWorker::Impl::count_round(StepStream& stream, const StepStats& step) {
+  const std::lock_guard lock(mutex);
+  // A block and its chain are one round.
+  stats.speculation.rounds += stream.is_chaining ? 0 : 1;
+  stats.speculation.seconds += std::chrono::duration<double>(step.elapsed).count();
+  stats.ffn_submits += step.submits;
+  stats.ffn_wait_seconds += std::chrono::duration<double>(step.waited).count();
+  stats.ffn_round_trip_seconds += static_cast<double>(step.round_trip_us) * 1e-6;
+  stats.ffn_residence_seconds += static_cast<double>(step.residence_us) * 1e-6;
+}
+
 void AttentionWorker::Impl::finish_draft_round(StepStream& stream) {
+  if (drafts_blocks()) return finish_block_round(stream);
   bool any = false;
   for (StepLane& lane : stream.lanes) {
     if (lane.draft_parts.empty()) continue;
@@ -159,20 +179,14 @@ void AttentionWorker::Impl::finish_draft_round(StepStream& stream) {
     any = any || next > 0;
     const double seconds = std::chrono::duration<double>(step.elapsed).count();
     if (stream.row_class == RowClass::decode) drafts.add_round(rows, seconds);
-    const std::lock_guard lock(mutex);
-    ++stats.speculation.rounds;
-    stats.speculation.seconds += seconds;
-    stats.ffn_submits += step.submits;
-    stats.ffn_wait_seconds += std::chrono::duration<double>(step.waited).count();
-    stats.ffn_round_trip_seconds += static_cast<double>(step.round_trip_us) * 1e-6;
-    stats.ffn_residence_seconds += static_cast<double>(step.residence_us) * 1e-6;
+    count_round(stream, step);
   }
   if (!any || !start_draft_round(stream)) release_drafted(stream);
 }
 
 void AttentionWorker::Impl::release_drafted(StepStream& stream) {
-  stream.is_drafting = false;
-  for (StepLane& lane : stream.lanes) lane.draft_parts.clear();
+  stream.is_drafting = stream.is_chaining = false;
+  for (StepLane& lane : stream.lanes) lane.forget_drafts();
   for (Sequence* sequence : stream.drafted_for) {
     sequence->in_step = false;
     scheduler.settle(*sequence);

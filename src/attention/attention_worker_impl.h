@@ -24,6 +24,14 @@ struct LanePrograms {
   size_t choose(uint32_t rows) const;
 };
 
+// A sequence that a block is drafted for.
+struct BlockPart {
+  Sequence* sequence = nullptr;
+  uint32_t most = 0;             // drafts that are wanted
+  uint32_t first_logit_row = 0;  // of its block's in the drafter's lane
+  double likely = 1;             // that all of Sequence::drafts are accepted
+};
+
 // One lane with the rows that it computes now, and the drafter's lane that follows it.
 struct StepLane {
   std::unique_ptr<Lane> lane;
@@ -37,18 +45,34 @@ struct StepLane {
   std::vector<StepBuilder::DraftPart> draft_parts;
   std::vector<float> draft_hidden;  // [draft_parts, hidden]: what the next round reads
   size_t draft_program = 0;
+
+  // With a drafter of blocks instead of draft_parts.
+  std::vector<BlockPart> block_parts;
+  std::unique_ptr<Lane> chain_lane;  // completes one row of each block at a time
+  StepBuilder chain_builder{0};
+
+  bool drafts() const { return !draft_parts.empty() || !block_parts.empty(); }
+  void forget_drafts() {
+    draft_parts.clear();
+    block_parts.clear();
+  }
 };
 
 // The lanes that run one step together: a decode stream has one lane, the prefill stream one, or several that
 // share the rows of a step by token. The step ends when all of them have. Then the drafter's lanes run a
-// round over the rows that were kept, and one more for each further draft.
+// round over the rows that were kept, and one more for each further draft; or a block for each sequence, and
+// then the chain a round for each draft.
 struct StepStream {
   RowClass row_class = RowClass::decode;
   std::vector<StepLane> lanes;
   LanePrograms programs, draft_programs;
   uint32_t num_layers = 0;
-  uint32_t max_sequences = 0;          // of a decode step
-  bool is_drafting = false;            // the drafter's lanes run
+  uint32_t max_sequences = 0;  // of a decode step
+  bool is_drafting = false;    // the drafter's lanes run
+  bool is_chaining = false;    // those of the chain
+  // Of the drafting in work, with a drafter of blocks.
+  uint32_t block_sequences = 0;
+  double block_seconds = 0;
   std::vector<Sequence*> drafted_for;  // in_step until the drafter is done
   bool busy() const {
     if (is_drafting) return true;
@@ -73,7 +97,7 @@ struct AttentionWorker::Impl {
         port(&ffn_port),
         executor(kernels, ffn_port),
         scheduler(worker_options.scheduler),
-        drafts(worker_options.speculation, worker_options.drafter == nullptr) {}
+        drafts(worker_options.speculation, draft_rows_of(worker_options)) {}
   ~Impl();
 
   Status create_streams(const AttentionPrograms& programs);
@@ -130,8 +154,24 @@ struct AttentionWorker::Impl {
   bool start_draft_round(StepStream& stream);
   void finish_draft_round(StepStream& stream);
   void propose(Sequence& sequence, std::span<const float> logits);
+  void count_round(StepStream& stream, const StepStats& step);
   // The sequences are free for the next plan; those that were cancelled meanwhile end.
   void release_drafted(StepStream& stream);
+
+  // ---- worker thread: attention_worker_blocks.cc ----
+
+  bool drafts_blocks() const { return options.speculation.block.size > 0; }
+  static DraftRows draft_rows_of(const AttentionWorkerOptions& options) {
+    return options.drafter != nullptr           ? DraftRows::none
+           : options.speculation.block.size > 0 ? DraftRows::block
+                                                : DraftRows::kept;
+  }
+  // Takes the sequence in where the pools have room for its block. False: it goes on without drafts.
+  bool begin_block(StepLane& lane, Sequence& sequence, uint32_t most);
+  // False: no lane has anything to do.
+  bool start_blocks(StepStream& stream);
+  bool start_chain(StepStream& stream);
+  void finish_block_round(StepStream& stream);
 
   AttentionWorkerOptions options;
   EngineLimits limits;

@@ -69,6 +69,11 @@ struct Served {
     options.drafter = limits.drafter;
     const StateCaches& caches = pools.caches();
     AttentionPrograms programs;
+    if (model_drafts && config.draft.kind == DraftKind::dspark) {
+      options.speculation.block = {config.draft.block_size, config.compressed.window,
+                                   config.draft.noise_token_id};
+    }
+    const LaneRows rows = rows_of_lanes(options);
     const uint32_t decode_rows = limits.max_num_seqs * (1 + limits.speculation.num_tokens);
     programs.decode = *model->build({decode_rows, decode_rows}, port->traits(), caches, nullptr);
     programs.prefill = *model->build(
@@ -77,16 +82,15 @@ struct Served {
     for (const uint32_t size : limits.captures ? std::vector<uint32_t>{4, 12} : std::vector<uint32_t>{}) {
       programs.captured.push_back({size, *model->build({size, size}, port->traits(), caches, nullptr)});
       if (!model_drafts) continue;
+      const uint32_t logits = std::min(size, rows.draft_decode.logits_capacity);
       programs.drafts.captured.push_back(
-          {size, *model->build_drafts({size, std::min(size, limits.max_num_seqs)}, port->traits(), caches,
-                                      nullptr)});
+          {size, *model->build_drafts({size, logits}, port->traits(), caches, nullptr)});
     }
     if (model_drafts) {
-      programs.drafts.decode =
-          *model->build_drafts({decode_rows, limits.max_num_seqs}, port->traits(), caches, nullptr);
-      programs.drafts.prefill = *model->build_drafts(
-          {limits.max_num_batched_tokens, std::min(limits.max_num_batched_tokens, limits.max_num_seqs)},
-          port->traits(), caches, nullptr);
+      programs.drafts.decode = *model->build_drafts(rows.draft_decode, port->traits(), caches, nullptr);
+      programs.drafts.prefill = *model->build_drafts(rows.draft_prefill, port->traits(), caches, nullptr);
+      if (options.speculation.block.size > 0)
+        programs.drafts.chain = *model->build_draft_chain(rows.draft_sequences, port->traits(), caches);
     }
     FfnPort& used = late ? static_cast<FfnPort&>(*late) : *port;
     worker = *AttentionWorker::create(options, std::move(pools), std::move(programs), runner, used);

@@ -28,14 +28,59 @@ uint32_t rows_of(std::span<const StepPart> parts) {
 LaneRows rows_of_lanes(const AttentionWorkerOptions& options) {
   const LaneOptions& lanes = options.lanes;
   const SchedulerLimits& limits = options.scheduler;
-  const uint32_t rows_each = 1 + options.speculation.num_tokens;
-  if (lanes.automatic)
-    return {limits.max_num_seqs * rows_each, limits.max_num_batched_tokens, limits.max_num_seqs};
-  const uint32_t prefill_lanes = lanes.split == LaneSplit::by_token ? lanes.micro_batches : 1;
+  const SpeculationOptions& speculation = options.speculation;
+  const uint32_t prefill_lanes =
+      lanes.split == LaneSplit::by_token && !lanes.automatic ? lanes.micro_batches : 1;
   const auto share = [](uint32_t rows, uint32_t count) { return (rows + count - 1) / count; };
-  const uint32_t sequences = share(limits.max_num_seqs, lanes.micro_batches);
-  return {sequences * rows_each, share(limits.max_num_batched_tokens, prefill_lanes), sequences};
+  LaneRows rows;
+  rows.sequences = share(limits.max_num_seqs, lanes.automatic ? 1 : lanes.micro_batches);
+  rows.decode = rows.sequences * (1 + speculation.num_tokens);
+  rows.prefill = share(limits.max_num_batched_tokens, prefill_lanes);
+  // Sequences whose prompt ends within the rows of a prefill step.
+  const uint32_t ending = std::min(limits.max_num_seqs, rows.prefill);
+  rows.draft_sequences = std::max(rows.sequences, ending);
+  if (const uint32_t size = speculation.block.size; size > 0) {
+    const uint32_t wanted = std::min(size, speculation.num_tokens);
+    rows.draft_decode = {rows.sequences * size, rows.sequences * wanted};
+    rows.draft_prefill = {ending * size, ending * wanted};
+  } else {
+    rows.draft_decode = {rows.decode, std::min(rows.sequences, rows.decode)};
+    rows.draft_prefill = {rows.prefill, ending};
+  }
+  return rows;
 }
+
+namespace {
+
+Status check_draft_programs(const AttentionPrograms& programs, const SpeculationOptions& speculation,
+                            const LaneRows& most) {
+  const AttentionPrograms::Drafts& drafts = programs.drafts;
+  const bool blocks = speculation.block.size > 0;
+  const auto exports = [](const std::shared_ptr<const Program>& program) {
+    return program && !program->hidden().empty();
+  };
+  if (!exports(drafts.decode) || (!blocks && (!exports(programs.decode) || !exports(programs.prefill)))) {
+    return make_error(ErrorCode::internal, "a drafter beside programs that export no hidden rows");
+  }
+  const auto holds = [](const std::shared_ptr<const Program>& program, const ProgramShape& shape) {
+    return program->shape().capacity >= shape.capacity &&
+           program->shape().logits_capacity >= shape.logits_capacity;
+  };
+  if (!holds(drafts.decode, most.draft_decode) || !holds(drafts.prefill, most.draft_prefill)) {
+    return make_error(ErrorCode::internal, "the drafter's programs are smaller than its rounds");
+  }
+  if (!blocks) return {};
+  if (speculation.block.size > kMaxDraftBlock) {
+    return make_error(ErrorCode::internal, "blocks of " + std::to_string(speculation.block.size) +
+                                               " drafts: at most " + std::to_string(kMaxDraftBlock));
+  }
+  if (!exports(drafts.chain) || drafts.chain->shape().capacity < most.draft_sequences)
+    return make_error(ErrorCode::internal,
+                      "blocks are drafted, and their chain has no program or a smaller one");
+  return {};
+}
+
+}  // namespace
 
 Status AttentionWorker::Impl::create_streams(const AttentionPrograms& programs) {
   const LaneOptions& lanes = options.lanes;
@@ -53,23 +98,11 @@ Status AttentionWorker::Impl::create_streams(const AttentionPrograms& programs) 
     return make_error(ErrorCode::internal, std::to_string(speculation.num_tokens) + " drafts and " +
                                                (speculation.num_tokens > 0 ? "no" : "a") + " drafter");
   }
-  const auto [decode_rows, prefill_rows, decode_sequences] = rows_of_lanes(options);
-  if (programs.decode->shape().capacity < decode_rows || programs.prefill->shape().capacity < prefill_rows) {
+  const LaneRows most = rows_of_lanes(options);
+  if (programs.decode->shape().capacity < most.decode || programs.prefill->shape().capacity < most.prefill) {
     return make_error(ErrorCode::internal, "the programs are smaller than the scheduler's limits");
   }
-  if (programs.drafts.decode) {
-    const auto exports = [](const std::shared_ptr<const Program>& program) {
-      return !program->hidden().empty();
-    };
-    if (!exports(programs.decode) || !exports(programs.prefill) || !exports(programs.drafts.decode)) {
-      return make_error(ErrorCode::internal, "a drafter beside programs that export no hidden rows");
-    }
-    if (programs.drafts.decode->shape().capacity < decode_rows ||
-        programs.drafts.decode->shape().logits_capacity < decode_sequences ||
-        programs.drafts.prefill->shape().capacity < prefill_rows) {
-      return make_error(ErrorCode::internal, "the drafter's programs are smaller than the model's");
-    }
-  }
+  if (programs.drafts.decode) TANDEM_TRY(check_draft_programs(programs, speculation, most));
   LaneId next_lane = 0;
   const auto list = [](const std::shared_ptr<const Program>& eager,
                        std::span<const AttentionPrograms::Captured> captured, uint32_t rows,
@@ -85,18 +118,20 @@ Status AttentionWorker::Impl::create_streams(const AttentionPrograms& programs) 
     return all;
   };
   const auto add = [&](RowClass row_class, uint32_t num_lanes, uint32_t rows) -> Status {
+    const ProgramShape& draft_rows = row_class == RowClass::decode ? most.draft_decode : most.draft_prefill;
     StepStream stream;
     stream.row_class = row_class;
     const bool decode = row_class == RowClass::decode;
     const std::span<const AttentionPrograms::Captured> none;
     const auto lane_programs = list(decode ? programs.decode : programs.prefill,
                                     decode ? std::span(programs.captured) : none, rows, stream.programs);
-    stream.max_sequences = decode_sequences;
+    stream.max_sequences = most.sequences;
     stream.num_layers = lane_programs[0]->num_layers();
     std::vector<std::shared_ptr<const Program>> draft_programs;
     if (programs.drafts.decode) {
       draft_programs = list(decode ? programs.drafts.decode : programs.drafts.prefill,
-                            decode ? std::span(programs.drafts.captured) : none, rows, stream.draft_programs);
+                            decode ? std::span(programs.drafts.captured) : none, draft_rows.capacity,
+                            stream.draft_programs);
     }
     for (uint32_t i = 0; i < num_lanes; ++i) {
       StepLane lane;
@@ -106,8 +141,14 @@ Status AttentionWorker::Impl::create_streams(const AttentionPrograms& programs) 
       lane_streams.push_back(streams.size());
       if (!draft_programs.empty()) {
         TANDEM_ASSIGN(lane.draft_lane, executor.create_lane(draft_programs, next_lane++));
-        lane.draft_builder = StepBuilder(rows, pools.num_groups());
+        lane.draft_builder = StepBuilder(draft_rows.capacity, pools.num_groups());
         lane.draft_parts.reserve(rows);
+        lane_streams.push_back(streams.size());
+      }
+      if (programs.drafts.chain) {
+        TANDEM_ASSIGN(lane.chain_lane, executor.create_lane(programs.drafts.chain, next_lane++));
+        lane.chain_builder = StepBuilder(most.draft_sequences, pools.num_groups());
+        lane.block_parts.reserve(most.draft_sequences);
         lane_streams.push_back(streams.size());
       }
       stream.lanes.push_back(std::move(lane));
@@ -116,8 +157,8 @@ Status AttentionWorker::Impl::create_streams(const AttentionPrograms& programs) 
     streams.push_back(std::move(stream));
     return {};
   };
-  for (uint32_t i = 0; i < lanes.micro_batches; ++i) TANDEM_TRY(add(RowClass::decode, 1, decode_rows));
-  TANDEM_TRY(add(RowClass::prefill, prefill_lanes, prefill_rows));
+  for (uint32_t i = 0; i < lanes.micro_batches; ++i) TANDEM_TRY(add(RowClass::decode, 1, most.decode));
+  TANDEM_TRY(add(RowClass::prefill, prefill_lanes, most.prefill));
   planned.reserve(options.scheduler.max_num_seqs);
   shares.resize(prefill_lanes);
   num_decode_lanes = lanes.automatic ? 1 : lanes.micro_batches;
@@ -151,8 +192,10 @@ Status AttentionWorker::Impl::run_profile_step(Lane& lane, const LanePrograms& p
   SequenceState state(pools, rows);
   TANDEM_TRY(state.reserve(rows));
   StepBuilder builder(rows, pools.num_groups());
-  for (uint32_t row = 0; row < rows; ++row)
+  for (uint32_t row = 0; row < rows; ++row) {
     builder.add_row(state, row, 0, row < lane.program(program).shape().logits_capacity);
+    builder.add_key_range({0, rows});
+  }
   const std::vector<float> nothing(lane.program(program).hidden().cols);
   const std::vector<const float*> hidden(lane.program(program).reads_hidden() ? rows : 0, nothing.data());
   StepBatch batch = builder.batch(next_step++, RowClass::profile, now() + options.ffn_deadline);
@@ -251,7 +294,8 @@ bool AttentionWorker::Impl::run_lanes() {
         continue;
       }
       for (StepLane& mine : stream.lanes) {
-        if (mine.lane.get() == lane || mine.draft_lane.get() == lane) mine.running = false;
+        if (mine.lane.get() == lane || mine.draft_lane.get() == lane || mine.chain_lane.get() == lane)
+          mine.running = false;
       }
       if (std::ranges::any_of(stream.lanes, [](const StepLane& mine) { return mine.running; })) continue;
       if (stream.is_drafting) {
@@ -369,15 +413,16 @@ void AttentionWorker::Impl::drop(StepStream& stream) {
   for (StepLane& lane : stream.lanes) {
     executor.cancel(*lane.lane);
     if (lane.draft_lane) executor.cancel(*lane.draft_lane);
+    if (lane.chain_lane) executor.cancel(*lane.chain_lane);
     lane.running = false;
-    lane.draft_parts.clear();
+    lane.forget_drafts();
     for (const StepPart& part : lane.parts) scheduler.drop_part(part);
   }
   for (Sequence* sequence : stream.drafted_for) {
     sequence->in_step = sequence->is_drafting = false;
     sequence->drafts.clear();
   }
-  stream.is_drafting = false;
+  stream.is_drafting = stream.is_chaining = false;
 }
 
 void AttentionWorker::Impl::fail_step(StepStream& stream, const Error& error) {

@@ -42,8 +42,10 @@ struct Sequence {
 
   // Proposed to follow `tokens`; the next decode step verifies them.
   std::vector<int32_t> drafts;
+  // Behind them the drafter had one that it was not confident of.
+  bool drafts_are_cut = false;
   // The drafter has seen every row of `state`: it can go on. A sequence that began, or went on, without it
-  // gets no drafts any more.
+  // gets no drafts any more. (A drafter of blocks sees every row in the model's own steps.)
   bool is_drafting = false;
 
   bool in_step = false;       // a lane computes rows of it now: its state must not change

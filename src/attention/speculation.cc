@@ -44,7 +44,10 @@ double expected_tokens(const AcceptanceMeter& acceptance, uint32_t drafts) {
 double drafted_step_seconds(const DraftCosts& costs, uint32_t drafts) {
   const double sequences = costs.sequences;
   double seconds = costs.step.at(sequences * (1 + drafts));
-  if (drafts > 0 && costs.catches_up) {
+  if (drafts == 0 || costs.rows == DraftRows::none) return seconds;
+  if (costs.rows == DraftRows::block) {
+    seconds += costs.draft.at(sequences);
+  } else {
     seconds += costs.draft.at(sequences * expected_tokens(costs.acceptance, drafts));
     seconds += (drafts - 1) * costs.draft.at(sequences);
   }
@@ -74,7 +77,13 @@ void DraftPolicy::add_step(uint32_t sequences, uint32_t rows, double seconds) {
   step_.add(rows, seconds);
   sequences_ += (sequences - sequences_) / (steps_ == 0 ? 1 : 16);
   ++steps_;
-  drafted_steps_ += rows > sequences ? 1 : 0;
+  // Of blocks none may be proposed: there a round counts.
+  if (draft_rows_ != DraftRows::block) drafted_steps_ += rows > sequences ? 1 : 0;
+}
+
+void DraftPolicy::add_round(uint32_t rows, double seconds) {
+  draft_.add(rows, seconds);
+  if (draft_rows_ == DraftRows::block) ++drafted_steps_;
 }
 
 bool DraftPolicy::turn(uint32_t tokens) {
@@ -97,7 +106,7 @@ bool DraftPolicy::choose() {
     is_probing_ = false;
     return turn(0);
   }
-  const DraftCosts costs{step_.line(), draft_.line(), catches_up_, sequences_, acceptance_};
+  const DraftCosts costs{step_.line(), draft_.line(), draft_rows_, sequences_, acceptance_};
   const uint32_t chosen = draft_choice(costs, options_.num_tokens, is_probing_ ? 0 : tokens_);
   is_probing_ = false;
   if (chosen != 0) wait_ = kFirstWait;

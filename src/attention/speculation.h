@@ -27,9 +27,28 @@ namespace tandem {
 // More than any drafter is worth: the chance that all of them are right falls with each.
 inline constexpr uint32_t kMaxDraftTokens = 8;
 
+// Rows of a block that a drafter computes at once. They take blocks of the pools ahead of their sequence, and
+// pools hold no more than this beyond what a sequence has (kRollbackSlack).
+inline constexpr uint32_t kMaxDraftBlock = 16;
+
+// A block ends before the draft at which the chance that all of it is accepted falls below this, as the
+// drafter's confidence head says. A row to verify has experts of its own: in DeepSeek-V4-Flash, alone in its
+// step, they are a third of the bytes that a token reads (3.2 of 10 GB), and a third less where it shares
+// some with the rows beside it. A draft that is right less often than that costs more than it gains. Rows of
+// large batches cost less; what is lost there are drafts that are seldom right.
+inline constexpr double kLeastDraftConfidence = 0.2;
+
+// Of a drafter that drafts a block of rows at once (DSpark). size 0: it does not.
+struct DraftBlock {
+  uint32_t size = 0;    // rows: the token said last, and noise behind it
+  uint32_t window = 0;  // tokens before the block that its rows see
+  int32_t noise_token_id = 0;
+};
+
 struct SpeculationOptions {
   uint32_t num_tokens = 0;  // most drafts of a sequence in one step; 0: none
   bool automatic = false;   // as many as draft_choice says, 0 included, instead of always num_tokens
+  DraftBlock block = {};
 };
 
 // Proposes tokens out of what has been said, computing no rows: what can stand in place of draft programs.
@@ -67,12 +86,19 @@ class AcceptanceMeter {
   std::array<double, kMaxDraftTokens> proposed_{}, accepted_{};
 };
 
+// What a drafter computes for a sequence behind a step.
+enum class DraftRows : uint8_t {
+  none,
+  kept,   // all kept rows first, then one row for each draft but one
+  block,  // one block, however many drafts are kept of it
+};
+
 // What decides whether drafts pay.
 struct DraftCosts {
-  CostLine step;           // seconds of a decode step by its rows
-  CostLine draft;          // seconds of one round of drafting by its rows
-  bool catches_up = true;  // the drafter computes all kept rows first, then one row for each draft but one
-  double sequences = 0;    // that decode in one step
+  CostLine step;   // seconds of a decode step by its rows
+  CostLine draft;  // seconds of one round of drafting by its rows; of a block: of all drafting by sequences
+  DraftRows rows = DraftRows::kept;
+  double sequences = 0;  // that decode in one step
   AcceptanceMeter acceptance;
 };
 
@@ -90,17 +116,18 @@ uint32_t draft_choice(const DraftCosts& costs, uint32_t most, uint32_t current);
 // price shows. Once drafts do not pay it tries again after 1024 steps, then after twice as many.
 class DraftPolicy {
  public:
-  DraftPolicy(const SpeculationOptions& options, bool catches_up)
-      : options_(options), catches_up_(catches_up), tokens_(options.num_tokens) {}
+  DraftPolicy(const SpeculationOptions& options, DraftRows draft_rows)
+      : options_(options), draft_rows_(draft_rows), tokens_(options.num_tokens) {}
 
   // Most drafts of a sequence; 0: nothing is drafted for, and sequences that begin now never will be.
   uint32_t tokens() const { return tokens_; }
   // Most drafts that the decode step planned now verifies.
   uint32_t plan();
 
-  // A decode step, a round of drafting behind one, and what became of a sequence's drafts.
+  // A decode step, a round of drafting behind one (with DraftRows::block `rows` are sequences), and what
+  // became of a sequence's drafts. A draft that was not worth proposing counts as a wrong one.
   void add_step(uint32_t sequences, uint32_t rows, double seconds);
-  void add_round(uint32_t rows, double seconds) { draft_.add(rows, seconds); }
+  void add_round(uint32_t rows, double seconds);
   void add_verified(uint32_t proposed, uint32_t accepted) { acceptance_.add(proposed, accepted); }
   // After a decode step. True: tokens() has changed.
   bool choose();
@@ -109,7 +136,7 @@ class DraftPolicy {
   bool turn(uint32_t tokens);
 
   SpeculationOptions options_;
-  bool catches_up_;
+  DraftRows draft_rows_;
   uint32_t tokens_;
   bool is_probing_ = false;  // on again, to see whether it pays now
   uint32_t planned_ = 0, steps_ = 0, drafted_steps_ = 0;

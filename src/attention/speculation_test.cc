@@ -262,7 +262,7 @@ TEST(DraftChoice, FollowsAcceptanceAndCosts) {
       {"not more than allowed", reads_weights, cheap, 1, {0.9, 0.9, 0.9, 0.9}, 2, 4, 2},
   };
   for (const Case& each : cases) {
-    const DraftCosts costs{each.step, each.draft, true, each.sequences, meter(each.rates)};
+    const DraftCosts costs{each.step, each.draft, DraftRows::kept, each.sequences, meter(each.rates)};
     EXPECT_EQ(draft_choice(costs, each.most, each.current), each.want) << each.what;
   }
 }
@@ -272,7 +272,7 @@ TEST(DraftChoice, FollowsAcceptanceAndCosts) {
 struct Simulation {
   double fixed, per_row, right;
   bool begins = true;
-  DraftPolicy policy{{.num_tokens = 1, .automatic = true}, true};
+  DraftPolicy policy{{.num_tokens = 1, .automatic = true}, DraftRows::kept};
   std::mt19937 random{3};
   int drafted_steps = 0;
 
@@ -323,7 +323,7 @@ TEST(DraftPolicy, AProbeWithoutSequencesEndsAndOneThatIsNotAutomaticNeverChanges
   }
   EXPECT_GT(on, 400);
   EXPECT_LT(on, 600);
-  DraftPolicy always({.num_tokens = 2, .automatic = false}, true);
+  DraftPolicy always({.num_tokens = 2, .automatic = false}, DraftRows::kept);
   for (int i = 0; i < 1000; ++i) {
     EXPECT_EQ(always.plan(), 2u);
     always.add_step(1, 3, 100);

@@ -8,6 +8,7 @@ StepBuilder::StepBuilder(uint32_t capacity, uint32_t num_state_groups)
   for (std::vector<AttentionRow>& rows : rows_) rows.reserve(capacity);
   logit_rows_.reserve(capacity);
   hidden_.reserve(capacity);
+  key_ranges_.reserve(capacity);
 }
 
 void StepBuilder::clear() {
@@ -15,6 +16,7 @@ void StepBuilder::clear() {
   for (std::vector<AttentionRow>& rows : rows_) rows.clear();
   logit_rows_.clear();
   hidden_.clear();
+  key_ranges_.clear();
 }
 
 void StepBuilder::add_row(const SequenceState& state, uint32_t position, int32_t token, bool wants_logits) {
@@ -42,6 +44,7 @@ StepBatch StepBuilder::batch(StepId step, RowClass row_class, Instant deadline) 
   batch.group_rows = group_rows_;
   batch.logit_rows = logit_rows_;
   batch.hidden = hidden_;
+  batch.key_ranges = key_ranges_;
   batch.deadline = deadline;
   return batch;
 }

@@ -31,6 +31,9 @@ class StepBuilder {
   // By hand: rows of one state after another, then the batch of them.
   void clear();
   void add_row(const SequenceState& state, uint32_t position, int32_t token, bool wants_logits);
+  // Of the row that was added last, where the program reads them.
+  void add_hidden(const float* row) { hidden_.push_back(row); }
+  void add_key_range(const KeyRange& range) { key_ranges_.push_back(range); }
   StepBatch batch(StepId step, RowClass row_class, Instant deadline);
 
  private:
@@ -42,6 +45,7 @@ class StepBuilder {
   std::vector<std::span<const AttentionRow>> group_rows_;  // of rows_
   std::vector<uint32_t> logit_rows_;
   std::vector<const float*> hidden_;
+  std::vector<KeyRange> key_ranges_;
 };
 
 }  // namespace tandem

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "attention/speculation.h"
 #include "cli/settings.h"
 #include "model/model_config.h"
 
@@ -14,7 +15,10 @@ namespace tandem {
 Status settle_drafts(const Settings& settings, ModelConfig& config);
 
 // Most drafts of a sequence in one step: what num_speculative_tokens says, or as many as the drafter was
-// trained for. 0: no drafts are held.
+// trained for, up to kMaxDraftTokens. 0: no drafts are held.
 uint32_t drafts_in_a_step(const Settings& settings, const ModelConfig& config);
+
+// Of a drafter of blocks that `config` holds; of size 0 otherwise.
+DraftBlock block_of(const ModelConfig& config);
 
 }  // namespace tandem

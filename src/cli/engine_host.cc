@@ -153,12 +153,16 @@ struct EngineHost::Impl {
       AttentionPrograms::Captured captured{size, nullptr};
       TANDEM_ASSIGN(captured.program, model->build({rows, rows}, port->traits(), caches, local.get()));
       programs.captured.push_back(captured);
-      if (programs.drafts.decode) {
-        TANDEM_ASSIGN(captured.program, model->build_drafts({rows, std::min(rows, most.sequences)},
-                                                            port->traits(), caches, local.get()));
-        programs.drafts.captured.push_back(captured);
-      }
       if (rows == most.decode) break;
+    }
+    for (const uint32_t size : programs.drafts.decode ? sizes : std::vector<uint32_t>()) {
+      const uint32_t rows = std::min(size, most.draft_decode.capacity);
+      AttentionPrograms::Captured captured{size, nullptr};
+      TANDEM_ASSIGN(captured.program,
+                    model->build_drafts({rows, std::min(rows, most.draft_decode.logits_capacity)},
+                                        port->traits(), caches, local.get()));
+      programs.drafts.captured.push_back(captured);
+      if (rows == most.draft_decode.capacity) break;
     }
     if (!sizes.empty()) {
       log_info("graph mode: " + std::to_string(programs.captured.size()) +
@@ -181,6 +185,7 @@ struct EngineHost::Impl {
     options.scheduler.max_num_batched_tokens = static_cast<uint32_t>(settings.serving.max_num_batched_tokens);
     options.lanes = lane_options(settings.afd);
     options.speculation.num_tokens = drafts_in_a_step(settings, config);
+    options.speculation.block = block_of(config);
     options.speculation.automatic = settings.engine.speculative == "auto";
     options.max_context_tokens = max_context_tokens(settings, config);
     options.max_queue = static_cast<uint32_t>(settings.serving.max_queue);
@@ -200,14 +205,19 @@ struct EngineHost::Impl {
                   model->build({rows.prefill, std::min(options.scheduler.max_num_seqs, rows.prefill)},
                                port->traits(), caches, local.get()));
     if (options.speculation.num_tokens > 0) {
-      const auto build = [&](uint32_t most_rows, uint32_t sequences) {
-        return model->build_drafts({most_rows, std::min(sequences, most_rows)}, port->traits(), caches,
-                                   local.get());
+      const auto build = [&](const ProgramShape& shape) {
+        return model->build_drafts(shape, port->traits(), caches, local.get());
       };
-      TANDEM_ASSIGN(programs.drafts.decode, build(rows.decode, rows.sequences));
-      TANDEM_ASSIGN(programs.drafts.prefill, build(rows.prefill, options.scheduler.max_num_seqs));
+      TANDEM_ASSIGN(programs.drafts.decode, build(rows.draft_decode));
+      TANDEM_ASSIGN(programs.drafts.prefill, build(rows.draft_prefill));
+      const uint32_t block = options.speculation.block.size;
+      if (block > 0) {
+        TANDEM_ASSIGN(programs.drafts.chain,
+                      model->build_draft_chain(rows.draft_sequences, port->traits(), caches));
+      }
       log_info("speculative: " + settings.engine.speculative + ": up to " +
-               std::to_string(options.speculation.num_tokens) + " drafts a step");
+               std::to_string(options.speculation.num_tokens) + " drafts a step" +
+               (block > 0 ? ", of blocks of " + std::to_string(block) : ""));
     }
     TANDEM_TRY(capture(Placement::from(settings).capture_sizes, rows, caches, programs));
     log_info("KV pool: " + pools_text(pools) + ", " + bytes_text(pools.bytes()) + "; context " +

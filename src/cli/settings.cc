@@ -43,11 +43,14 @@ OptionSet Settings::declare() {
       "DeepSeek-V4: round keys, entries and the indexer's vectors to fp8 and fp4 as in its training.");
   set.choice(
       "engine.speculative", engine.speculative, {"off", "auto", "on"},
-      "Tokens that the model's own drafter (multi-token prediction) proposes and the model verifies, several "
-      "in a step; answers stay the same. auto: where the files have one, as long as measured steps say that "
+      "Tokens that the model's own drafter (multi-token prediction, DSpark) proposes and the model verifies, "
+      "several in a step; answers stay the same. auto: where the files have one, as long as measured steps "
+      "say that "
       "it pays; off: its layers are not loaded.");
-  set.integer("engine.num_speculative_tokens", engine.num_speculative_tokens, 0, kMaxDraftTokens,
-              "Most drafts of a sequence in a step; 0: as many as the drafter was trained for.");
+  set.integer(
+      "engine.num_speculative_tokens", engine.num_speculative_tokens, 0, kMaxDraftTokens,
+      "Most drafts of a sequence in a step; 0: as many as the drafter was trained for. Of a block (DSpark) "
+      "the first ones, at most all.");
   set.integer(
       "engine.threads", engine.threads, 0, 1024,
       "Compute threads of this process; 0: the CPU budget, shared out by `up`. Where a CPU is left for each "
