@@ -136,7 +136,7 @@ void AttentionWorker::Impl::propose(Sequence& sequence, std::span<const float> l
   if (token_now) sequence.drafts.push_back(*token_now);
 }
 
-void AttentionWorker::Impl::count_round(StepStream& stream, const StepStats& step) {
+void AttentionWorker::Impl::count_round(const StepStream& stream, const StepStats& step) {
   const std::lock_guard lock(mutex);
   // A block and its chain are one round.
   stats.speculation.rounds += stream.is_chaining ? 0 : 1;

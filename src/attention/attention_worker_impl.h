@@ -51,7 +51,6 @@ struct StepLane {
   std::unique_ptr<Lane> chain_lane;  // completes one row of each block at a time
   StepBuilder chain_builder{0};
 
-  bool drafts() const { return !draft_parts.empty() || !block_parts.empty(); }
   void forget_drafts() {
     draft_parts.clear();
     block_parts.clear();
@@ -154,17 +153,17 @@ struct AttentionWorker::Impl {
   bool start_draft_round(StepStream& stream);
   void finish_draft_round(StepStream& stream);
   void propose(Sequence& sequence, std::span<const float> logits);
-  void count_round(StepStream& stream, const StepStats& step);
+  void count_round(const StepStream& stream, const StepStats& step);
   // The sequences are free for the next plan; those that were cancelled meanwhile end.
   void release_drafted(StepStream& stream);
 
   // ---- worker thread: attention_worker_blocks.cc ----
 
   bool drafts_blocks() const { return options.speculation.block.size > 0; }
-  static DraftRows draft_rows_of(const AttentionWorkerOptions& options) {
-    return options.drafter != nullptr           ? DraftRows::none
-           : options.speculation.block.size > 0 ? DraftRows::block
-                                                : DraftRows::kept;
+  static DraftRows draft_rows_of(const AttentionWorkerOptions& given) {
+    return given.drafter != nullptr           ? DraftRows::none
+           : given.speculation.block.size > 0 ? DraftRows::block
+                                              : DraftRows::kept;
   }
   // Takes the sequence in where the pools have room for its block. False: it goes on without drafts.
   bool begin_block(StepLane& lane, Sequence& sequence, uint32_t most);

@@ -32,10 +32,10 @@ inline constexpr uint32_t kMaxDraftTokens = 8;
 inline constexpr uint32_t kMaxDraftBlock = 16;
 
 // A block ends before the draft at which the chance that all of it is accepted falls below this, as the
-// drafter's confidence head says. A row to verify has experts of its own: in DeepSeek-V4-Flash, alone in its
-// step, they are a third of the bytes that a token reads (3.2 of 10 GB), and a third less where it shares
-// some with the rows beside it. A draft that is right less often than that costs more than it gains. Rows of
-// large batches cost less; what is lost there are drafts that are seldom right.
+// drafter's confidence head says. A row to verify has experts of its own: of DeepSeek-V4-Flash's they are a
+// third of the bytes that a token alone reads (3.2 of 10 GB), less where rows share some. A draft that is
+// right less often costs more than it gains. Rows of large batches cost less; there only drafts that are
+// seldom right are lost.
 inline constexpr double kLeastDraftConfidence = 0.2;
 
 // Of a drafter that drafts a block of rows at once (DSpark). size 0: it does not.

@@ -267,6 +267,30 @@ TEST(DraftChoice, FollowsAcceptanceAndCosts) {
   }
 }
 
+TEST(DraftChoice, ABlockCostsTheSameHoweverManyDraftsAreKeptOfIt) {
+  DraftCosts costs{{10, 1}, {2, 0.5}, DraftRows::block, 3, meter({0.9, 0.9, 0.9, 0.9})};
+  EXPECT_DOUBLE_EQ(drafted_step_seconds(costs, 0), 13);
+  EXPECT_DOUBLE_EQ(drafted_step_seconds(costs, 1), 10 + 6 + 3.5);
+  EXPECT_DOUBLE_EQ(drafted_step_seconds(costs, 4), 10 + 15 + 3.5);
+  EXPECT_EQ(draft_choice(costs, 4, 0), 4u);
+  costs.draft.fixed = 100;
+  EXPECT_EQ(draft_choice(costs, 4, 4), 0u);
+}
+
+// A drafter of blocks that is confident of nothing proposes nothing, and costs its blocks all the same.
+TEST(DraftPolicy, BlocksOfWhichNothingIsProposedAreTurnedOff) {
+  DraftPolicy policy({.num_tokens = 5, .automatic = true}, DraftRows::block);
+  EXPECT_EQ(policy.tokens(), 5u);
+  for (int i = 0; i < 64; ++i) {
+    policy.plan();
+    policy.add_step(2, 2, 1.0);
+    policy.add_round(2, 0.3);
+    for (int sequence = 0; sequence < 2; ++sequence) policy.add_verified(1, 0);
+    policy.choose();
+  }
+  EXPECT_EQ(policy.tokens(), 0u);
+}
+
 // A model whose steps cost `fixed` + `per_row` * rows, with drafts of which `right` are right: what the
 // policy makes of it. `begins`: whether sequences begin all the time, so that there are some to draft for.
 struct Simulation {
