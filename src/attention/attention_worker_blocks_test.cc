@@ -37,7 +37,7 @@ TEST(AttentionWorkerBlocks, ChangeNoBit) {
         // No draft stands beyond the number that is asked for.
         for (size_t position = drafts; position < counts.accepted_at.size(); ++position)
           EXPECT_EQ(counts.accepted_at[position], 0u);
-        if (drafts == 5) EXPECT_GT(counts.accepted_at[3], 0u);
+        EXPECT_TRUE(drafts < 5 || counts.accepted_at[3] > 0);
         preempted += stats.preempted;
       }
     }

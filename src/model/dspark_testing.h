@@ -121,7 +121,7 @@ class DsparkFixture {
     const auto ends = [&](const char* text) { return claim.tensor.ends_with(text); };
     const auto cols = static_cast<float>(claim.shape.back());
     float scale = 1 / std::sqrt(cols);
-    if (ends("wo_b.weight") || ends("w2.weight")) scale *= 0.25f;
+    if (ends("wo_b.weight") || ends("w2.weight")) scale *= 0.15f;
     if (ends("head.weight")) scale *= 3;
     if (ends("embed.weight") || ends("attn_sink")) scale = 1;
     if (ends("_base") || ends("gate.bias") || ends("ape")) scale = 0.3f;
@@ -144,6 +144,8 @@ class DsparkFixture {
         out[token * kRank + i] = 4 * tensors_["head.weight"].values[token * kHidden + i];
       }
     }
+    // The rows themselves say little beside it.
+    for (float& gain : tensors_[last + "norm.weight"].values) gain *= 0.25f;
     // Rows of noise are mostly believed; what the last token is changes that.
     for (uint32_t i = 0; i < kHidden; ++i) confidence[i] += 0.1f * embedding[kNoise * kHidden + i];
   }
