@@ -9,11 +9,17 @@ namespace tandem {
 
 namespace detail {
 inline thread_local Duration region_time{};
+inline thread_local Duration join_time{};
 }
 
 // Of the calling thread, since it began. Differences count.
 inline Duration region_time_of_this_thread() {
   return detail::region_time;
+}
+
+// The part of it in which a pool's caller had no task left and waited for those that other threads had begun.
+inline Duration join_time_of_this_thread() {
+  return detail::join_time;
 }
 
 class RegionTimer {

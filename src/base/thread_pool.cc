@@ -105,7 +105,8 @@ struct ThreadPool::Shared {
   }
 
   void close() {
-    region.fetch_and(~kOpen);
+    if ((region.fetch_and(~kOpen) & kInside) == 0) return;
+    const Instant start = now();
     for (int spins = 0; (region.load() & kInside) != 0; ++spins) {
       // With fewer CPUs than threads the worker we wait for needs this one.
       if (may_spin && spins < 2000) {
@@ -114,6 +115,7 @@ struct ThreadPool::Shared {
         std::this_thread::yield();
       }
     }
+    detail::join_time += now() - start;
   }
 };
 

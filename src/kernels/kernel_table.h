@@ -13,6 +13,7 @@
 #include "base/buffer.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "base/time_profile.h"
 #include "kernels/coded_rows.h"
 #include "kernels/compressed_args.h"
 #include "kernels/hyper_connection_args.h"
@@ -94,6 +95,11 @@ class KernelRunner {
   const KernelTable& table() const { return *table_; }
   ThreadPool& pool() const { return *pool_; }
 
+  // Where those who run steps with these kernels say what their time goes to; null: nowhere. The profile
+  // outlives its use.
+  TimeProfile* profile() const { return profile_; }
+  void set_profile(TimeProfile* profile) { profile_ = profile; }
+
   template <class Args>
   void run(const Kernel<Args>& kernel, const Args& args) {
     pool_->run(kernel.tasks(args), [&](size_t task, int worker) {
@@ -106,6 +112,7 @@ class KernelRunner {
 
   const KernelTable* table_;
   ThreadPool* pool_;
+  TimeProfile* profile_ = nullptr;
   std::vector<OwnedBuffer> scratch_;
 };
 

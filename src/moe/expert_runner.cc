@@ -147,11 +147,15 @@ void ExpertRunner::run_groups(std::span<const ExpertGroup> groups, uint32_t inte
   gate_up.limit = sizes_.swiglu_limit;
   gate_up.in = in;
   gate_up.intermediate = {sizes_.compute_dtype, intermediate_.data(), intermediate_size};
-  runner_->run(runner_->table().grouped_gate_up, gate_up);
+  {
+    const TimeProfile::Scope scope(runner_->profile(), "gate_up");
+    runner_->run(runner_->table().grouped_gate_up, gate_up);
+  }
 
   down.groups = groups;
   down.intermediate = {sizes_.compute_dtype, intermediate_.data(), intermediate_size};
   down.out_stride = sizes_.hidden_size;
+  const TimeProfile::Scope scope(runner_->profile(), "down");
   runner_->run(runner_->table().grouped_down, down);
 }
 

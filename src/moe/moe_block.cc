@@ -121,7 +121,11 @@ struct MoeBlock::Impl {
     args.in = in;
     args.out = {DType::f32, router_logits.data(), shape.router.num_experts};
     args.rows = rows;
-    runner->run(runner->table().matmul, args);
+    {
+      const TimeProfile::Scope scope(runner->profile(), "router");
+      runner->run(runner->table().matmul, args);
+    }
+    const TimeProfile::Scope scope(runner->profile(), "top_k");
     if (shape.is_hashed(index)) {
       const RegionTimer timer;
       route_by_token(shape.router, router_logits, tokens, layer.hash_experts, rows, out_ids, out_weights);
@@ -153,6 +157,7 @@ struct MoeBlock::Impl {
     args.shared_rows = shared_rows;
     args.out_dtype = options.reply_dtype;
     args.out = out;
+    const TimeProfile::Scope scope(runner->profile(), "combine");
     runner->run(runner->table().combine, args);
   }
 
@@ -169,6 +174,7 @@ struct MoeBlock::Impl {
   bool run_shared_rows(const MoeLayerWeights& layer, uint32_t rows, ActivationView in, bool partial,
                        std::span<const uint8_t> shared_rows) {
     if (!options.runs_shared_experts || shape.shared_intermediate_size == 0) return false;
+    const TimeProfile::Scope scope(runner->profile(), "shared");
     if (!partial) {
       experts.run_mlp(layer.shared, rows, in);
       return true;
@@ -184,7 +190,11 @@ struct MoeBlock::Impl {
   void run_piece(const MoeLayerWeights& layer, uint32_t rows, ActivationView in, const RoutingView& routing,
                  bool partial, std::span<const uint8_t> shared_rows, const std::function<void()>* between,
                  std::byte* out) {
-    const ExpertRunner::Ran ran = experts.run_routed(layer.experts, rows, in, routing, between);
+    ExpertRunner::Ran ran;
+    {
+      const TimeProfile::Scope scope(runner->profile(), "routed");
+      ran = experts.run_routed(layer.experts, rows, in, routing, between);
+    }
     stats.experts_read += ran.experts;
     stats.expert_rows += ran.slots;
     const bool shared = run_shared_rows(layer, rows, in, partial, shared_rows);

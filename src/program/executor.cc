@@ -98,6 +98,14 @@ Status check_batch(const Program& program, const StepBatch& batch) {
   return {};
 }
 
+// "layers.3.attention.qkv" is one kind of operation in every layer: "attention.qkv".
+std::string_view without_layer(std::string_view name) {
+  constexpr std::string_view kLayers = "layers.";
+  if (!name.starts_with(kLayers)) return name;
+  const size_t dot = name.find('.', kLayers.size());
+  return dot == std::string_view::npos ? name : name.substr(dot + 1);
+}
+
 }  // namespace
 
 Lane::~Lane() {
@@ -220,6 +228,7 @@ Advance Executor::advance(Lane& lane) {
   const std::span<const OperationPtr> operations = lane.program().operations();
   const Instant entered = now();
   const Duration computed = region_time_of_this_thread();
+  TimeProfile* const profile = device_.kernels().profile();
   const size_t first = lane.next_;
   const auto account = [&](Instant at) {
     lane.stats_.busy += at - entered;
@@ -230,6 +239,8 @@ Advance Executor::advance(Lane& lane) {
   };
   while (lane.next_ < operations.size()) {
     const Operation& operation = *operations[lane.next_];
+    const TimeProfile::Scope scope(profile,
+                                   profile == nullptr ? std::string_view() : without_layer(operation.name()));
     Status status;
     if (operation.kind() == OperationKind::attend) status = check_order(lane);
     if (status) status = device_.run(operation, step);
