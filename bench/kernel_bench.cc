@@ -25,7 +25,10 @@ struct CaseResult {
   double seconds = 0;  // median of one call
   double bytes_per_second = 0, flops = 0;
   std::string_view roof;
-  double share = 0;  // median over rounds of roof time / time
+  double roof_per_second = 0;        // median, bytes or operations
+  double share = 0;                  // median over rounds of roof time / time
+  double bytes = 0, operations = 0;  // of one pass
+  std::string note;
 };
 
 double time_calls(const KernelCase& bench_case, KernelRunner& runner, double seconds) {
@@ -49,19 +52,25 @@ CaseResult measure(const KernelCase& bench_case, const RoofLoops& loops, KernelR
   result.name = bench_case.name;
   result.roof = by_memory ? "read" : bf16 ? "bf16 dot" : "f32 fma";
   bench_case.run(runner);  // touches everything once
-  std::vector<double> times, shares;
+  std::vector<double> times, shares, read;
   for (int round = 0; round < options.rounds; ++round) {
     const double roof =
         by_memory ? measure_read(loops, runner.pool(), memory.data(), memory.size(), options.seconds)
         : bf16    ? measure_dot_bf16(loops, runner.pool(), options.seconds)
                   : measure_fma_f32(loops, runner.pool(), options.seconds);
+    read.push_back(roof);
     times.push_back(time_calls(bench_case, runner, options.seconds));
     shares.push_back((by_memory ? bench_case.bytes : bench_case.flops) / roof / times.back());
   }
-  result.seconds = median(times);
-  result.bytes_per_second = bench_case.bytes / result.seconds;
-  result.flops = bench_case.flops / result.seconds;
+  const double call = median(times);
+  result.seconds = call / bench_case.passes;
+  result.bytes_per_second = bench_case.bytes / call;
+  result.flops = bench_case.flops / call;
+  result.roof_per_second = median(read);
   result.share = median(shares);
+  result.bytes = bench_case.bytes / bench_case.passes;
+  result.operations = bench_case.flops / bench_case.passes;
+  result.note = bench_case.note;
   return result;
 }
 
@@ -72,12 +81,12 @@ std::string as_table(const KernelTable& table, int threads, const Roofs& roofs,
       "roofs: read {:.1f} GB/s with 1 thread, {:.1f} GB/s with {}; bf16 dot {:.0f} GFLOP/s; "
       "f32 fma {:.0f} GFLOP/s\n\n",
       roofs.read_one / 1e9, roofs.read_all / 1e9, threads, roofs.dot_bf16 / 1e9, roofs.fma_f32 / 1e9);
-  text += fmt::format("{:<44} {:>10} {:>8} {:>9}  {:<9} {:>6}\n", "case", "us", "GB/s", "GFLOP/s", "roof",
+  text += fmt::format("{:<48} {:>10} {:>8} {:>9}  {:<9} {:>6}\n", "case", "us", "GB/s", "GFLOP/s", "roof",
                       "share");
   for (const CaseResult& result : results) {
-    text += fmt::format("{:<44} {:>10.1f} {:>8.1f} {:>9.1f}  {:<9} {:>5.0f}%\n", result.name,
+    text += fmt::format("{:<48} {:>10.1f} {:>8.1f} {:>9.1f}  {:<9} {:>5.0f}%{}{}\n", result.name,
                         result.seconds * 1e6, result.bytes_per_second / 1e9, result.flops / 1e9, result.roof,
-                        result.share * 100);
+                        result.share * 100, result.note.empty() ? "" : "  ", result.note);
   }
   return text;
 }
@@ -92,9 +101,10 @@ std::string as_json(const KernelTable& table, int threads, const Roofs& roofs,
   for (size_t i = 0; i < results.size(); ++i) {
     const CaseResult& result = results[i];
     text += fmt::format(
-        R"({}{{"name":"{}","microseconds":{:.2f},"gigabytes_per_second":{:.2f},"gigaflops":{:.2f},"roof":"{}","share":{:.4f}}})",
+        R"({}{{"name":"{}","microseconds":{:.2f},"gigabytes_per_second":{:.2f},"gigaflops":{:.2f},"roof":"{}","roof_giga_per_second":{:.2f},"share":{:.4f},"bytes":{:.0f},"flops":{:.0f},"note":"{}"}})",
         i == 0 ? "" : ",", result.name, result.seconds * 1e6, result.bytes_per_second / 1e9,
-        result.flops / 1e9, result.roof, result.share);
+        result.flops / 1e9, result.roof, result.roof_per_second / 1e9, result.share, result.bytes,
+        result.operations, result.note);
   }
   return text + "]}\n";
 }
@@ -102,6 +112,11 @@ std::string as_json(const KernelTable& table, int threads, const Roofs& roofs,
 }  // namespace
 
 Result<std::string> run_kernel_bench(const KernelBenchOptions& options, bool json) {
+  return run_case_bench(options, kernel_cases(), json);
+}
+
+Result<std::string> run_case_bench(const KernelBenchOptions& options, std::vector<CaseMaker> makers,
+                                   bool json) {
   if (options.threads < 0 || options.rounds < 1 || !(options.seconds > 0)) {
     return make_error(
         ErrorCode::invalid_argument,
@@ -114,12 +129,11 @@ Result<std::string> run_kernel_bench(const KernelBenchOptions& options, bool jso
   if (loops == nullptr) {
     return make_error(ErrorCode::internal, fmt::format("bench kernels: no roofs for table {}", table->name));
   }
-  std::vector<CaseMaker> makers = kernel_cases();
+  std::string names;
+  for (const CaseMaker& maker : makers) names += (names.empty() ? "" : "; ") + maker.name;
   std::erase_if(makers,
                 [&](const CaseMaker& maker) { return maker.name.find(options.filter) == std::string::npos; });
   if (makers.empty()) {
-    std::string names;
-    for (const CaseMaker& maker : kernel_cases()) names += (names.empty() ? "" : "; ") + maker.name;
     return make_error(
         ErrorCode::invalid_argument,
         fmt::format("bench kernels: no case has \"{}\" in its name; there are: {}", options.filter, names));
@@ -144,6 +158,7 @@ Result<std::string> run_kernel_bench(const KernelBenchOptions& options, bool jso
   for (const CaseMaker& maker : makers) {
     TANDEM_ASSIGN(KernelCase bench_case, maker.make(*table));
     bench_case.name = maker.name;
+    if (bench_case.prepare) TANDEM_TRY(bench_case.prepare(runner));
     results.push_back(measure(bench_case, *loops, runner, memory, options, roofs));
   }
   return json ? as_json(*table, pool.threads(), roofs, results)

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/result.h"
+#include "bench/kernel_cases.h"
 
 namespace tandem {
 
@@ -18,8 +20,12 @@ struct KernelBenchOptions {
 };
 
 // A table, or JSON: {"table", "threads", "roofs": {...}, "cases": [{"name", "microseconds",
-// "gigabytes_per_second", "gigaflops", "roof", "share"}]}. GB are 10^9 bytes. Fails on a bad option or when
-// memory is short.
+// "gigabytes_per_second", "gigaflops", "roof", "roof_giga_per_second", "share", "bytes", "flops", "note"}]}.
+// GB are 10^9 bytes. Fails on a bad option or when memory is short.
 Result<std::string> run_kernel_bench(const KernelBenchOptions& options, bool json);
+
+// The same for other cases (bench/shape_cases.h).
+Result<std::string> run_case_bench(const KernelBenchOptions& options, std::vector<bench::CaseMaker> cases,
+                                   bool json);
 
 }  // namespace tandem

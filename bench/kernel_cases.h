@@ -19,8 +19,12 @@ struct KernelCase {
   double bytes = 0;  // that one call has to read from memory
   double flops = 0;  // of one call
   FlopRoof flop_roof = FlopRoof::bf16_dot;
-  std::function<void(KernelRunner&)>
-      run;  // one call; the weights or caches of the next differ where they must be cold
+  // One call; the weights or caches of the next differ where they must be cold.
+  std::function<void(KernelRunner&)> run;
+  double passes = 1;  // that one call makes: what is reported as time is that of one
+  std::string note;   // what the reader must know of the case; may be empty
+  // Before the first call; may be empty.
+  std::function<Status(KernelRunner&)> prepare = {};
 };
 
 // A case is made when its turn comes and dropped after it: together they would not fit small machines.

@@ -6,6 +6,7 @@
 
 #include "base/cpu_budget.h"
 #include "bench/kernel_cases.h"
+#include "bench/shape_cases.h"
 
 namespace tandem::bench {
 namespace {
@@ -16,6 +17,13 @@ void run_case(benchmark::State& state, const CaseMaker& maker, const KernelTable
   if (!made) {
     state.SkipWithError(made.error().message.c_str());
     return;
+  }
+  if (made->prepare) {
+    const Status prepared = made->prepare(runner);
+    if (!prepared) {
+      state.SkipWithError(prepared.error().message.c_str());
+      return;
+    }
   }
   for ([[maybe_unused]] auto _ : state) made->run(runner);
   const auto calls = static_cast<double>(state.iterations());
@@ -41,7 +49,20 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", runner.error().message.c_str());
     return 1;
   }
-  for (const bench::CaseMaker& maker : bench::kernel_cases()) {
+  std::vector<bench::CaseMaker> cases = bench::kernel_cases();
+  const auto add = [&](std::vector<bench::CaseMaker> more) {
+    cases.insert(cases.end(), more.begin(), more.end());
+  };
+  for (const bench::ModelShape& shape : bench::model_shapes()) {
+    for (size_t format = 0; format < kPackFormats; ++format) {
+      if (static_cast<PackFormat>(format) == PackFormat::f32) continue;
+      add(bench::moe_cases(shape, {static_cast<PackFormat>(format), 0, 0},
+                           std::vector<uint32_t>{1, 8, 32, 512, 2048}));
+    }
+    add(bench::attention_cases(shape, std::vector<uint32_t>{1, 8, 32, 128},
+                               std::vector<uint32_t>{512, 4096, 32768}, 128));
+  }
+  for (const bench::CaseMaker& maker : cases) {
     benchmark::RegisterBenchmark(maker.name.c_str(), [&, maker](benchmark::State& state) {
       bench::run_case(state, maker, **table, *runner);
     })->UseRealTime();

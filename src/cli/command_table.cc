@@ -143,14 +143,87 @@ std::vector<Command> make_commands() {
        "Runs a few sequences in turns under afd.execution eager and graph.\n"
        "Example: tandem bench host --model models/arith --ffn 1 --transport shm",
        with({"afd.", "serving.", "up."}), of_a_server, "model", colocated_by_default, run_bench_host});
-  table.push_back({"bench kernels",
-                   "measure the kernels against this machine's measured roofs",
-                   "Takes about a minute.",
-                   {"config", "json", "engine.threads", "engine.log_level"},
-                   {},
-                   "",
-                   {},
-                   run_bench_kernels});
+  const auto of_measure = [](std::vector<std::string> keys) {
+    for (const char* key : {"config", "json", "engine.threads", "engine.log_level", "measure.shape",
+                            "measure.list_shapes", "measure.batch", "measure.runs"})
+      keys.emplace_back(key);
+    return keys;
+  };
+  table.push_back(
+      {"bench kernels",
+       "measure the kernels against this machine's measured roofs",
+       "Without --shape: a fixed list of products, experts, attention and activation formats; takes "
+       "about a minute.\nWith it: each matrix of that model, for each of --batch rows. Every case "
+       "stands beside its roof, read in turn with it.\n"
+       "Examples: tandem bench kernels --filter experts\n"
+       "          tandem bench kernels --shape qwen3-30b --weights mxfp4 --batch 1,32,512",
+       of_measure({"measure.weights", "measure.filter"}),
+       {},
+       "",
+       [](Settings& settings) {
+         settings.measure.batch = {"1", "16", "512"};
+       },
+       run_bench_kernels});
+  table.push_back(
+      {"bench moe",
+       "measure the grouped expert product of a model's sizes: gate, up and down over some layers",
+       "Random weights made in place; every row picks its experts for itself in every layer. Bytes "
+       "are those of the\nexperts that the rows touch. Small batches are held against the read "
+       "bandwidth, large ones against the bf16 dot.\n"
+       "Examples: tandem bench moe --shape qwen3-30b --batch 1,8,32,1024\n"
+       "          tandem bench moe --shape v4-flash --weights mxfp4 --batch 1 --runs 9",
+       of_measure({"measure.weights", "measure.expert_weights", "measure.layers"}),
+       {},
+       "",
+       [](Settings& settings) {
+         settings.measure.batch = {"1", "8", "32", "512"};
+       },
+       run_bench_moe});
+  table.push_back(
+      {"bench attention",
+       "measure attention over cache pages of a model's sizes, decode and prefill",
+       "One layer: decode of each --batch of sequences at each --context, and a chunk of --chunk "
+       "prompt rows that ends\nthere. GQA, absorbed MLA, or V4's window with chosen entries, as the "
+       "model has it.\n"
+       "Example: tandem bench attention --shape v2-lite --batch 1,8,32,128 --context 512,4096,32768",
+       of_measure({"measure.context", "measure.chunk"}),
+       {},
+       "",
+       [](Settings& settings) {
+         settings.measure.batch = {"1", "8", "32"};
+         settings.measure.context = {"512", "4096"};
+       },
+       run_bench_attention});
+  table.push_back(
+      {"bench decode",
+       "measure whole decode steps of a model's sizes: ms, tokens/s, bytes by part, share of the roof, "
+       "profile",
+       "A model cut to --layers with random weights made in place and filled cache pages: every sequence of "
+       "--batch has a\ncontext of its own and a new random token each step. The step runs as in the engine, "
+       "sampling included. Bytes are\ncounted: every weight once, experts as often as the batch touches "
+       "them.\n"
+       "Examples: tandem bench decode --shape qwen3-30b --layers 8 --batch 1,8,32 --context 1024 --profile\n"
+       "          tandem bench decode --shape v4-flash --layers 3 --json",
+       of_measure({"measure.weights", "measure.expert_weights", "measure.layers", "measure.context",
+                   "measure.profile"}),
+       {},
+       "",
+       {},
+       run_bench_decode});
+  table.push_back(
+      {"bench prefill",
+       "measure whole prefill steps of a model's sizes: ms, tokens/s, GFLOP/s, share of the peak, profile",
+       "As bench decode, with one step of --batch prompt rows behind --context tokens.\n"
+       "Example: tandem bench prefill --shape v2-lite --layers 6 --batch 512,2048 --profile",
+       of_measure({"measure.weights", "measure.expert_weights", "measure.layers", "measure.context",
+                   "measure.profile"}),
+       {},
+       "",
+       [](Settings& settings) {
+         settings.measure.batch = {"512"};
+         settings.measure.context = {"0"};
+       },
+       run_bench_prefill});
   table.push_back(
       {"bench roofs",
        "measure this machine's roofs: read bandwidth and the peaks of bf16, int8 and float32",

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "bench/kernel_bench.h"
 #include "bench/roof_bench.h"
 #include "bench/transport_bench.h"
 #include "cli/command.h"
@@ -34,12 +33,6 @@ const char* level_name(FindingLevel level) {
 }
 
 }  // namespace
-
-Result<int> run_bench_kernels(Settings& settings) {
-  KernelBenchOptions options;
-  options.threads = static_cast<int>(settings.engine.threads);
-  return print(run_kernel_bench(options, settings.json));
-}
 
 Result<int> run_bench_roofs(Settings& settings) {
   RoofBenchOptions options;

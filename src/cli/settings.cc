@@ -207,6 +207,25 @@ OptionSet Settings::declare() {
   set.integer("bench.seed", bench.seed, 0, INT64_MAX, "Seed of the prompts' token ids.");
   set.text("bench.output", bench.output, "The report is written beside this name, as .md, .json and .svg.");
 
+  set.text("measure.shape", measure.shape,
+           "Sizes of a released model by short name; its files are not needed. --list-shapes prints them.");
+  set.integer(
+      "measure.layers", measure.layers, 0, 1024,
+      "Layers that the model is cut to; 0: all of them, or for bench moe as many as a gigabyte holds.");
+  set.text("measure.weights", measure.weights,
+           "Format of the matrices: bf16, fp8_block, mxfp4, ... (a wrong name lists all); released: as the "
+           "model's files have them. Routers, heads and absorbed projections stay bf16.");
+  set.text("measure.expert_weights", measure.expert_weights,
+           "Format of the routed experts; empty: that of measure.weights.");
+  set.list("measure.batch", measure.batch,
+           "Rows of a step, several for several cases: sequences of a decode step, rows of a prefill step.");
+  set.list("measure.context", measure.context,
+           "Tokens of each sequence, the new one included; prefill: tokens before the step's rows.");
+  set.integer("measure.chunk", measure.chunk, 0, 4096,
+              "Rows of the prompt chunk that ends at the context; 0: decode only.");
+  set.boolean("measure.profile", measure.profile, "Where the time of a step goes, by kind of operation.");
+  set.boolean("measure.list_shapes", measure.list_shapes, "Print the shapes and end.");
+  set.text("measure.filter", measure.filter, "Only cases whose name contains this.");
   set.integer("measure.runs", measure.runs, 1, 1000,
               "Measurements of each kind, in turn; their median is reported.");
   set.boolean("measure.all", measure.all,

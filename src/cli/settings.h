@@ -108,6 +108,14 @@ struct BenchSettings {
 
 // Benchmarks against the machine's roofs.
 struct MeasureSettings {
+  std::string shape;
+  int64_t layers = 0;  // 0: all of the model; bench moe: as many as a gigabyte holds
+  std::string weights = "released", expert_weights;
+  std::vector<std::string> batch = {"1"}, context = {"512"};
+  int64_t chunk = 128;
+  bool profile = false;
+  bool list_shapes = false;
+  std::string filter;
   int64_t runs = 5;
   bool all = false;
 };

@@ -1,0 +1,104 @@
+#include "bench/step_cost.h"
+
+#include <algorithm>
+
+#include "model/compressed_shape.h"
+
+namespace tandem::bench {
+namespace {
+
+constexpr double kCacheElement = 2;  // bytes: bf16
+
+struct AttentionCost {
+  double bytes = 0, flops = 0;
+};
+
+// Keys that the row at `position` sees, its own included.
+double keys_of(uint32_t position) {
+  return static_cast<double>(position) + 1;
+}
+
+// A layer that sees every key: `width` values a key are read, `flops_a_key` computed.
+AttentionCost full_attention(const StepRows& rows, double width, double flops_a_key) {
+  AttentionCost cost;
+  cost.bytes = keys_of(rows.begin + rows.rows - 1) * width * kCacheElement;
+  for (uint32_t r = 0; r < rows.rows; ++r) cost.flops += keys_of(rows.begin + r) * flops_a_key;
+  return cost;
+}
+
+// A layer of DeepSeek-V4: the window, and entries of `ratio` tokens each.
+AttentionCost compressed_attention(const ModelConfig& config, uint32_t ratio, const StepRows& rows) {
+  const AttentionConfig& attention = config.attention;
+  const CompressedAttentionConfig& compressed = config.compressed;
+  const double flops_a_key = 4.0 * attention.num_heads * attention.head_dim;
+  const double index_flops = 2.0 * compressed.index_num_heads * compressed.index_head_dim;
+  const uint32_t end = rows.begin + rows.rows;
+  AttentionCost cost;
+  double most_taken = 0;
+  for (uint32_t position = rows.begin; position < end; ++position) {
+    double keys = std::min(position + 1, compressed.window);
+    const uint32_t seen = ratio == 0 ? 0 : (position + 1) / ratio;
+    const bool selects = ratio == kSparseRatio && seen > compressed.index_top_k;
+    keys += selects ? compressed.index_top_k : seen;
+    if (selects) cost.flops += seen * index_flops;
+    cost.flops += keys * flops_a_key;
+    most_taken = selects ? compressed.index_top_k : seen;
+  }
+  const uint32_t seen = ratio == 0 ? 0 : end / ratio;
+  const bool selects = ratio == kSparseRatio && seen > compressed.index_top_k;
+  // One row takes its entries; several may choose among all.
+  const double entries = rows.rows == 1 ? most_taken : seen;
+  const double window = std::min(end, compressed.window + rows.rows - 1);
+  cost.bytes = ((window + entries) * attention.head_dim +
+                (selects ? static_cast<double>(seen) * compressed.index_head_dim : 0)) *
+               kCacheElement;
+  return cost;
+}
+
+AttentionCost layer_attention(const ModelConfig& config, uint32_t layer, const StepRows& rows) {
+  const AttentionConfig& attention = config.attention;
+  switch (attention.kind) {
+    case AttentionKind::gqa:
+      return full_attention(rows, 2.0 * attention.num_kv_heads * attention.head_dim,
+                            4.0 * attention.num_heads * attention.head_dim);
+    case AttentionKind::mla:
+      return full_attention(
+          rows, attention.kv_lora_rank + attention.qk_rope_head_dim,
+          2.0 * attention.num_heads * (2.0 * attention.kv_lora_rank + attention.qk_rope_head_dim));
+    case AttentionKind::compressed:
+      return compressed_attention(config, config.compressed.ratios[layer], rows);
+  }
+  return {};
+}
+
+}  // namespace
+
+StepCost step_cost(const ModelConfig& config, const RandomModel& model, std::span<const StepRows> sequences,
+                   uint32_t logit_rows, uint64_t experts_read, uint64_t expert_rows) {
+  StepCost cost;
+  const auto bytes = [&](WeightRole role) { return static_cast<double>(model.bytes(role)); };
+  cost.attention = bytes(WeightRole::attention) + bytes(WeightRole::norm);
+  cost.dense = bytes(WeightRole::dense);
+  cost.router = bytes(WeightRole::router);
+  cost.shared_experts = bytes(WeightRole::shared_experts);
+  cost.experts = static_cast<double>(experts_read) * static_cast<double>(model.expert_bytes);
+  cost.head = logit_rows == 0 ? 0 : bytes(WeightRole::head);
+  double rows = 0;
+  for (const StepRows& sequence : sequences) {
+    rows += sequence.rows;
+    for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+      const AttentionCost attention = layer_attention(config, layer, sequence);
+      cost.kv += attention.bytes;
+      cost.flops += attention.flops;
+    }
+  }
+  cost.embedding = rows * config.hidden_size * sizeof(uint16_t);
+  for (const WeightRole role :
+       {WeightRole::attention, WeightRole::dense, WeightRole::router, WeightRole::shared_experts})
+    cost.flops += rows * model.flops(role);
+  cost.flops += logit_rows * model.flops(WeightRole::head);
+  cost.flops += 6.0 * config.hidden_size * config.moe_intermediate_size * static_cast<double>(expert_rows);
+  return cost;
+}
+
+}  // namespace tandem::bench
