@@ -13,10 +13,14 @@ Needs numpy alone. The same seed gives the same bytes.
 
 import argparse
 import json
+import os
 import struct
 from pathlib import Path
 
-import numpy as np
+# The reference's matrices are small; on a busy machine numpy's threads spend their time waiting for each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np  # noqa: E402
 
 SEED = 11
 SHARD_BYTES = 2 << 30  # a shard is written when it holds this much, so that memory stays small
@@ -25,14 +29,17 @@ FLASH = {"hidden_size": 4096, "num_attention_heads": 64, "head_dim": 512, "qk_ro
          "index_head_dim": 128, "index_topk": 512, "sliding_window": 128, "vocab_size": 4096, "num_nextn_predict_layers": 0,
          "max_position_embeddings": 1048576, "num_hash_layers": 1}
 YARN = {"type": "yarn", "factor": 16, "beta_fast": 32, "beta_slow": 1}
-SHAPES = {
+TINY = {
     # Widths that blocks of 128 do not divide, a window, an index and an original length that short prompts pass.
-    "tiny": {"hidden_size": 128, "num_attention_heads": 4, "head_dim": 96, "qk_rope_head_dim": 32, "q_lora_rank": 128, "o_groups": 2,
-             "o_lora_rank": 64, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "index_n_heads": 16,
-             "index_head_dim": 32, "index_topk": 8, "sliding_window": 16, "vocab_size": 320, "num_nextn_predict_layers": 1,
-             "max_position_embeddings": 4096, "num_hash_layers": 2, "num_hidden_layers": 5, "compress_ratios": [0, 4, 128, 4, 0, 0],
-             "swiglu_limit": 1.5,
-             "rope_scaling": {**YARN, "original_max_position_embeddings": 64}},
+    "hidden_size": 128, "num_attention_heads": 4, "head_dim": 96, "qk_rope_head_dim": 32, "q_lora_rank": 128, "o_groups": 2,
+    "o_lora_rank": 64, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "index_n_heads": 16,
+    "index_head_dim": 32, "index_topk": 8, "sliding_window": 16, "vocab_size": 320, "num_nextn_predict_layers": 1,
+    "max_position_embeddings": 4096, "num_hash_layers": 2, "num_hidden_layers": 5, "compress_ratios": [0, 4, 128, 4, 0, 0],
+    "swiglu_limit": 1.5,
+    "rope_scaling": {**YARN, "original_max_position_embeddings": 64}}
+SHAPES = {
+    "tiny": TINY,
+    "tiny-128": {**TINY, "sliding_window": 128, "index_topk": 64},  # the released window; from 260 tokens on there are more entries than are taken
     "flash-layers": {**FLASH, "num_hidden_layers": 3, "compress_ratios": [0, 4, 128],
                      "rope_scaling": {**YARN, "original_max_position_embeddings": 65536}},
     "flash-4": {**FLASH, "num_hidden_layers": 4, "compress_ratios": [0, 4, 128, 4],
@@ -44,7 +51,7 @@ DSPARK_STAGES, DSPARK_TARGETS, DSPARK_BLOCK = 3, 3, 5
 # the last token decides most of the next. Either drafter knows that much: MTP's joint hands the embedding on, DSpark's Markov head has
 # what follows a token, with too few columns to know all.
 BRANCH_GAIN, MTP_HIDDEN_GAIN = 1 / 16, 1 / 4
-DSPARK_MARKOV_GAIN, DSPARK_MARKOV_RANK = 4.0, {"tiny": 112}
+DSPARK_MARKOV_GAIN, DSPARK_MARKOV_RANK = 4.0, {"tiny": 112, "tiny-128": 112}
 COMMON = {"architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "torch_dtype": "bfloat16", "hidden_act": "silu",
           "attention_bias": False, "num_key_value_heads": 1, "n_shared_experts": 1, "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6,
           "rms_norm_eps": 1e-6, "rope_theta": 10000, "compress_rope_theta": 160000, "scoring_func": "sqrtsoftplus",
@@ -357,7 +364,7 @@ def main():
     if any(arguments.folder.glob("*.safetensors")):
         parser.error(f"{arguments.folder} holds a checkpoint already: remove it or name another folder")
     write(arguments.folder, arguments.shape, arguments.dequantised, arguments.seed, arguments.drafter)
-    if arguments.shape == "tiny":
+    if arguments.shape.startswith("tiny"):
         import native_v4_parity
 
         native_v4_parity.write(arguments.folder)

@@ -11,10 +11,18 @@ def native(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def native_with_reference(tmp_path_factory):
-    folder = files.make(tmp_path_factory.mktemp("native_v4") / "model")
-    files.native_v4_parity.write(folder)
-    return folder
+def with_reference(tmp_path_factory):
+    """with_reference(drafter): a checkpoint with reference outputs beside it; drafter None: a random one."""
+    known = {}
+
+    def of(drafter=None, shape="tiny", **outputs):
+        key = (drafter, shape, *sorted(outputs.items()))
+        if key not in known:
+            known[key] = files.make(tmp_path_factory.mktemp("native_v4") / "model", drafter=drafter, shape=shape)
+            files.native_v4_parity.write(known[key], **outputs)
+        return known[key]
+
+    return of
 
 
 @pytest.fixture(scope="session")
@@ -22,9 +30,9 @@ def with_drafter(tmp_path_factory):
     """with_drafter("mtp" | "dspark"): a checkpoint whose drafter is right now and then."""
     known = {}
 
-    def of(drafter):
-        if drafter not in known:
-            known[drafter] = files.make(tmp_path_factory.mktemp("native_v4") / "model", drafter=drafter)
-        return known[drafter]
+    def of(drafter, shape="tiny"):
+        if (drafter, shape) not in known:
+            known[drafter, shape] = files.make(tmp_path_factory.mktemp("native_v4") / "model", drafter=drafter, shape=shape)
+        return known[drafter, shape]
 
     return of

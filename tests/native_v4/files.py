@@ -11,6 +11,9 @@ import native_v4  # noqa: E402
 import native_v4_parity  # noqa: E402,F401
 
 
+ELEMENT_BYTES = {"BF16": 2, "F32": 4, "I64": 8, "I8": 1, "F8_E4M3": 1, "F8_E8M0": 1}
+
+
 class Files:
     """config.json and the tensors, as (dtype, shape, bytes), of a checkpoint with one shard."""
 

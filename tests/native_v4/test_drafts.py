@@ -9,7 +9,7 @@ import pytest
 from tests.native_v4 import files
 from tests.native_v4.test_native_files import run
 
-DRAFTERS = ("mtp",)
+DRAFTERS = ("mtp", "dspark")
 PLACEMENTS = {
     "colocated": [],
     "small pool": ["--kv-cache-tokens", "640", "--max-num-batched-tokens", "48"],
@@ -35,18 +35,32 @@ def generate(model, prompts, *flags, statuses=(0,)):
                "192", "--log-level", "warning", "--seed", "3", "--temperature", "0.7", "--deterministic=true", *flags, statuses=statuses)
 
 
-def test_the_drafters_logits_equal_those_of_an_independent_reading(native_with_reference, tmp_path):
-    native = native_with_reference
-    assert b"draft_logits" in (native / "parity.safetensors").read_bytes()[:20000]
+# Of each drafter, tensors without which its rows are others.
+SEEN = {
+    None: ("mtp.0.hnorm.weight",),
+    "dspark": ("mtp.0.main_norm.weight", "mtp.1.attn.kv_norm.weight", "mtp.2.ffn.gate.bias", "mtp.2.norm.weight",
+               "mtp.2.markov_head.markov_w1.weight", "mtp.2.confidence_head.proj.weight"),
+}
+
+
+@pytest.mark.parametrize("drafter", SEEN)
+def test_the_drafters_logits_equal_those_of_an_independent_reading(drafter, with_reference, tmp_path):
+    native = with_reference(drafter)
+    tensors = (native / "parity.safetensors").read_bytes()[:20000]
+    assert (b"dspark_logits" if drafter == "dspark" else b"draft_logits") in tensors
     assert json.loads(run("eval", "parity", native, "--json").stdout)["passed"] is True
     # The comparison sees the drafter: of a file whose drafter is another it fails, and nothing else has changed.
-    checkpoint = files.Files(native)
-    dtype, shape, data = checkpoint.tensors["mtp.0.hnorm.weight"]
-    checkpoint.tensors["mtp.0.hnorm.weight"] = (dtype, shape, data[::-1])
-    checkpoint.write(tmp_path / "other")
-    for name in ("parity.safetensors", "parity.json"):
-        (tmp_path / "other" / name).write_bytes((native / name).read_bytes())
-    assert json.loads(run("eval", "parity", tmp_path / "other", "--json", statuses=(1,)).stdout)["passed"] is False
+    for name in SEEN[drafter]:
+        checkpoint = files.Files(native)
+        dtype, shape, data = checkpoint.tensors[name]
+        size = files.ELEMENT_BYTES[dtype]
+        checkpoint.tensors[name] = (dtype, shape, b"".join(data[at:at + size] for at in range(len(data) - size, -1, -size)))
+        folder = tmp_path / name
+        checkpoint.write(folder)
+        for copied in ("parity.safetensors", "parity.json"):
+            (folder / copied).write_bytes((native / copied).read_bytes())
+        report = json.loads(run("eval", "parity", folder, "--json", statuses=(1,)).stdout)
+        assert report["passed"] is False and report["differing_router_rows"] == 0, name
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

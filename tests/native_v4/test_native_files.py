@@ -17,8 +17,8 @@ def run(*arguments, statuses=(0,)):
     return done
 
 
-def test_logits_equal_those_of_an_independent_reading_of_the_files(native_with_reference):
-    report = json.loads(run("eval", "parity", native_with_reference, "--json").stdout)
+def test_logits_equal_those_of_an_independent_reading_of_the_files(with_reference):
+    report = json.loads(run("eval", "parity", with_reference(), "--json").stdout)
     assert report["passed"] is True, report
     assert len(report["prompts"]) == len(files.native_v4_parity.PROMPT_LENGTHS)
 
@@ -51,11 +51,11 @@ def test_chat_and_completions_are_served_alike_from_one_process_and_from_two(nat
     assert answers[0] == answers[1]
 
 
-def spoil(native, folder, change):
+def spoil(native, folder, change, *flags):
     checkpoint = files.Files(native)
     change(checkpoint)
     checkpoint.write(folder)
-    done = run("eval", "matrix", "--model", folder, "--cover", "values", statuses=(1, 2))
+    done = run("eval", "matrix", "--model", folder, "--cover", "values", *flags, statuses=(1, 2))
     lines = done.stderr.strip().splitlines()
     assert lines, "an error has a message"
     return lines[-1]

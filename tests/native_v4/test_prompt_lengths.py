@@ -1,4 +1,4 @@
-"""Prompts around a block of 128 tokens and one in chunks: eager and in graph mode, with and without drafts of either drafter,
+"""Prompts around the window of 128 tokens and one in chunks: eager and in graph mode, with and without drafts of either drafter,
 colocated and split, greedy and sampled, the answers are those of one colocated eager run, token for token and bit for bit."""
 
 import itertools
@@ -10,8 +10,9 @@ import pytest
 from tests.native_v4.test_native_files import run
 
 LENGTHS = (1, 127, 128, 129, 513)
+SHAPE = "tiny-128"  # the window that released models have
 CHUNK = 100  # rows of a prefill step: divides none of the lengths, and no block of tokens
-DRAFTERS = ("mtp",)
+DRAFTERS = ("mtp", "dspark")
 EXECUTIONS = {"eager": [], "graph": ["--execution", "graph", "--capture-sizes", "4,16,32"]}
 PLACEMENTS = {
     "colocated": [],
@@ -47,12 +48,19 @@ def reference(with_drafter, prompts):
 
     def of(drafter, *flags):
         if (drafter, *flags) not in known:
-            known[drafter, *flags], ran = generate(with_drafter(drafter), prompts, "--speculative", "off", "--one-by-one", "--max-num-batched-tokens", "1024",
+            known[drafter, *flags], ran = generate(with_drafter(drafter, SHAPE), prompts, "--speculative", "off", "--one-by-one", "--max-num-batched-tokens", "1024",
                                                    *flags)
             assert ran["drafted"] == ran["graph_replays"] == 0
         return known[drafter, *flags]
 
     return of
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_logits_and_drafts_of_these_lengths_equal_those_of_an_independent_reading(drafter, with_reference):
+    folder = with_reference(drafter, SHAPE, prompt_lengths=(*LENGTHS[:-1], 300), greedy_steps=2)
+    report = json.loads(run("eval", "parity", folder, "--json").stdout)
+    assert report["passed"] is True and len(report["prompts"]) == len(LENGTHS), report
 
 
 @pytest.mark.parametrize("execution", EXECUTIONS)
@@ -64,7 +72,7 @@ def test_answers_are_equal_however_they_are_computed(drafter, placement, executi
         flags = ["--temperature", temperature, *kind]
         expected = reference(drafter, *flags)
         assert len({logits_hash for _, logits_hash in expected}) == len(LENGTHS)
-        got, ran = generate(with_drafter(drafter), prompts, "--speculative", drafts, "--max-num-batched-tokens", CHUNK, *flags, *PLACEMENTS[placement],
+        got, ran = generate(with_drafter(drafter, SHAPE), prompts, "--speculative", drafts, "--max-num-batched-tokens", CHUNK, *flags, *PLACEMENTS[placement],
                             *EXECUTIONS[execution])
         assert got == expected, (flags, drafts)
         assert (ran["graph_replays"] > 0) == (execution == "graph")
