@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 packages=(
   g++ cmake ninja-build ccache
   libboost1.81-dev libssl-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libyaml-cpp-dev libcli11-dev
-  prometheus-cpp-dev libutf8proc-dev libucx-dev libgtest-dev libbenchmark-dev
+  prometheus-cpp-dev libutf8proc-dev libucx-dev libhwloc-dev pkg-config libgtest-dev libbenchmark-dev
 )
 if [ "${1:-}" = "--tests" ]; then packages+=(python3 python3-venv); fi
 

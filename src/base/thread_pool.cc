@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -49,11 +50,31 @@ struct ThreadPool::Shared {
   // Written while no worker is inside and the region is closed.
   TaskFn fn = nullptr;
   void* context = nullptr;
-  size_t tasks = 0;
-  std::atomic<size_t> next{0};
+  TaskOwners tasks;
+  // Each on a line of its own: owners are far from each other.
+  struct alignas(64) Counter {
+    std::atomic<size_t> next{0};
+  };
+  std::array<Counter, kMaxOwners> counters;
+
+  ThreadPlacement placement;
+
+  uint32_t owner_of(int worker) const {
+    const std::vector<uint32_t>& owners = placement.owner_of_worker;
+    return owners.empty() ? 0 : owners[static_cast<size_t>(worker)];
+  }
+  void bind(int worker) const {
+    if (placement.bind) placement.bind(worker);
+  }
 
   void work(int worker) {
-    for (size_t task = next.fetch_add(1); task < tasks; task = next.fetch_add(1)) fn(context, task, worker);
+    const uint32_t first = owner_of(worker) % tasks.count;
+    for (uint32_t i = 0; i < tasks.count; ++i) {
+      const uint32_t owner = (first + i) % tasks.count;
+      std::atomic<size_t>& next = counters[owner].next;
+      const size_t end = tasks.ends[owner];
+      for (size_t task = next.fetch_add(1); task < end; task = next.fetch_add(1)) fn(context, task, worker);
+    }
   }
 
   static bool is_new(uint64_t state, uint64_t seen) { return (state / kNumber) != seen; }
@@ -119,11 +140,14 @@ struct ThreadPool::Shared {
   }
 };
 
-ThreadPool::ThreadPool(int threads) : threads_(std::max(1, threads)), shared_(std::make_unique<Shared>()) {
+ThreadPool::ThreadPool(int threads, ThreadPlacement placement)
+    : threads_(std::max(1, threads)), shared_(std::make_unique<Shared>()) {
+  shared_->placement = std::move(placement);
   shared_->may_spin = threads_ <= CpuBudget::detect().threads;
   for (int worker = 1; worker < threads_; ++worker) {
     shared_->workers.emplace_back([this, worker] {
       pthread_setname_np(pthread_self(), "tandem-worker");
+      shared_->bind(worker);
       shared_->loop(worker);
     });
   }
@@ -138,17 +162,23 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : shared_->workers) worker.join();
 }
 
-void ThreadPool::run_region(size_t tasks, TaskFn fn, void* context) {
+void ThreadPool::bind_caller() const {
+  shared_->bind(0);
+}
+
+void ThreadPool::run_region(const TaskOwners& tasks, TaskFn fn, void* context) {
   const RegionTimer timer;
-  if (threads_ == 1 || tasks <= 1) {
-    for (size_t task = 0; task < tasks; ++task) fn(context, task, 0);
+  const size_t count = tasks.tasks();
+  if (threads_ == 1 || count <= 1) {
+    for (size_t task = 0; task < count; ++task) fn(context, task, 0);
     return;
   }
   Shared& shared = *shared_;
   shared.fn = fn;
   shared.context = context;
   shared.tasks = tasks;
-  shared.next.store(0);
+  for (uint32_t owner = 0; owner < tasks.count; ++owner)
+    shared.counters[owner].next.store(owner == 0 ? 0 : tasks.ends[owner - 1]);
   shared.open();
   shared.work(0);
   shared.close();

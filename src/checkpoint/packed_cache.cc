@@ -19,12 +19,16 @@ std::unexpected<Error> refuse(const std::string& path, const std::string& reason
 }  // namespace
 
 Result<PackedCache> PackedCache::open(const PackedCacheKey& key, std::span<const PackedCachePart> parts,
-                                      CacheHold hold, ThreadPool& pool) {
+                                      CacheHold hold, ThreadPool& pool, const Prepare& prepare) {
   PackedCache cache{PackedCacheLayout(parts)};
   TANDEM_ASSIGN(cache.file_, MappedFile::open(key.path));
   TANDEM_TRY(cache.check_header(key));
   if (hold == CacheHold::copied) {
     TANDEM_ASSIGN(cache.copy_, OwnedBuffer::allocate(cache.layout_.in_place_bytes()));
+    for (size_t i = 0; prepare && i < parts.size(); ++i) {
+      const uint64_t at = cache.layout_.entries()[i].offset - cache.layout_.body_begin();
+      if (parts[i].in_place) prepare(i, {cache.copy_.data() + at, parts[i].bytes});
+    }
   }
   if (Status checked = cache.check_blocks(pool); !checked) {
     checked.error().message = key.path + " " + checked.error().message;
@@ -91,6 +95,11 @@ std::span<const std::byte> PackedCache::part(size_t index) const {
   const uint64_t at = entry.offset - layout_.body_begin();
   if (at + entry.bytes <= copy_.size()) return {copy_.data() + at, entry.bytes};
   return file_.bytes().subspan(entry.offset, entry.bytes);
+}
+
+std::span<const std::byte> PackedCache::in_place() const {
+  if (copy_.size() != 0) return {copy_.data(), copy_.size()};
+  return file_.bytes().subspan(layout_.body_begin(), layout_.in_place_bytes());
 }
 
 void PackedCache::release_copied_out() {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -30,13 +31,17 @@ enum class CacheHold : uint8_t {
 
 class PackedCache {
  public:
+  // Called for each part that is used in place before its copy is written; may be empty.
+  using Prepare = std::function<void(size_t part, std::span<std::byte> copy)>;
   // Checks every byte. not_found: there is no file; data_loss or invalid_argument: the file cannot be used,
   // in words that follow its path; resource_exhausted: no memory for copies.
   static Result<PackedCache> open(const PackedCacheKey& key, std::span<const PackedCachePart> parts,
-                                  CacheHold hold, ThreadPool& pool);
+                                  CacheHold hold, ThreadPool& pool, const Prepare& prepare = {});
 
   // Of the part with this number. One that is copied out: until `release_copied_out`.
   std::span<const std::byte> part(size_t index) const;
+  // All parts that are used in place.
+  std::span<const std::byte> in_place() const;
   // Gives back the memory of the parts that were copied out.
   void release_copied_out();
 

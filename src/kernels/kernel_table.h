@@ -6,8 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/buffer.h"
@@ -18,6 +21,7 @@
 #include "kernels/compressed_args.h"
 #include "kernels/hyper_connection_args.h"
 #include "kernels/kernel_args.h"
+#include "kernels/memory_owners.h"
 
 namespace tandem {
 
@@ -100,19 +104,34 @@ class KernelRunner {
   TimeProfile* profile() const { return profile_; }
   void set_profile(TimeProfile* profile) { profile_ = profile; }
 
+  // Products of weights then begin with the threads of the node that holds them. Null: one counter for all.
+  void set_memory_owners(std::shared_ptr<const MemoryOwners> owners) { owners_ = std::move(owners); }
+
   template <class Args>
   void run(const Kernel<Args>& kernel, const Args& args) {
-    pool_->run(kernel.tasks(args), [&](size_t task, int worker) {
-      kernel.run(args, task, scratch_[static_cast<size_t>(worker)].data());
-    });
+    const size_t tasks = kernel.tasks(args);
+    pool_->run(owners_ == nullptr ? TaskOwners::one(tasks) : owners_of(kernel, args, tasks),
+               [&](size_t task, int worker) {
+                 kernel.run(args, task, scratch_[static_cast<size_t>(worker)].data());
+               });
   }
 
  private:
   KernelRunner(const KernelTable& table, ThreadPool& pool) : table_(&table), pool_(&pool) {}
 
+  template <class Args>
+  TaskOwners owners_of([[maybe_unused]] const Kernel<Args>& kernel, [[maybe_unused]] const Args& args,
+                       size_t tasks) const {
+    if constexpr (std::is_same_v<Args, MatmulArgs>) return task_owners(*owners_, args, tasks);
+    if constexpr (std::is_same_v<Args, GroupedGateUpArgs> || std::is_same_v<Args, GroupedDownArgs>)
+      return task_owners(*owners_, args, tasks, kernel.tasks);
+    return TaskOwners::one(tasks);
+  }
+
   const KernelTable* table_;
   ThreadPool* pool_;
   TimeProfile* profile_ = nullptr;
+  std::shared_ptr<const MemoryOwners> owners_;
   std::vector<OwnedBuffer> scratch_;
 };
 

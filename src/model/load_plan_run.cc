@@ -172,11 +172,20 @@ Result<void> LoadRun::place(ModelWeights& weights) {
     weights.storage.push_back(std::move(buffer));
   }
   for (const Pack& pack : packs_) {
-    pack.item.out->data = next[pack.item.layer];
-    next[pack.item.layer] += pack.bytes;
+    std::byte*& at = next[pack.item.layer];
+    if (binder_ != nullptr) binder_->bind(static_cast<size_t>(&pack - packs_.data()), at);
+    pack.item.out->data = at;
+    at += pack.bytes;
   }
   size_copies();
   return {};
+}
+
+std::vector<OwnedWeight> LoadRun::owned_weights() const {
+  std::vector<OwnedWeight> weights;
+  weights.reserve(packs_.size());
+  for (const Pack& pack : packs_) weights.push_back({pack.item.layer, pack.item.expert, pack.bytes});
+  return weights;
 }
 
 Result<void> LoadRun::load(ModelWeights& weights, ThreadPool& pool, LoadProgress& progress) {

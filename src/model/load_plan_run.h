@@ -10,6 +10,7 @@
 #include "model/load_plan.h"
 #include "model/load_plan_check.h"
 #include "model/load_progress.h"
+#include "model/weight_owners.h"
 
 namespace tandem {
 
@@ -34,6 +35,9 @@ class LoadRun {
   // with a number out of its range, named.
   Result<void> load(ModelWeights& weights, ThreadPool& pool, LoadProgress& progress);
 
+  // Before `load`, or as the cache takes memory: whose each packed weight is. Null: nobody's.
+  void set_binder(WeightBinder* binder) { binder_ = binder; }
+  std::vector<OwnedWeight> owned_weights() const;
   // For a cache of packed weights: everything that `load` fills, each with a hash of what it is and of the
   // tensors that it comes from. After `load` or `adopt` with the bytes.
   std::vector<PackedCachePart> cache_parts() const;
@@ -80,6 +84,7 @@ class LoadRun {
   const KernelTable& table_;
   const HeldParts held_;
   const DType compute_dtype_;
+  WeightBinder* binder_ = nullptr;
   std::vector<Pack> packs_;
   std::vector<Task> tasks_;
   uint64_t resident_bytes_ = 0, scratch_bytes_ = 0, work_bytes_ = 0;

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "base/huge_pages.h"
 #include "base/log.h"
 #include "base/memory_budget.h"
 #include "checkpoint/checkpoint.h"
@@ -34,6 +35,23 @@ std::string formats_text(const LoadRun& run) {
                         bytes_text(run.format_bytes(format)));
   }
   return text;
+}
+
+// What the kernel really gave.
+void log_huge_pages(const std::string& path, const ModelWeights& weights) {
+  std::vector<MemoryRange> ranges;
+  for (const OwnedBuffer& buffer : weights.storage) ranges.push_back({buffer.data(), buffer.size()});
+  if (weights.cache) ranges.push_back({weights.cache->in_place().data(), weights.cache->in_place().size()});
+  const std::optional<HugePageUse> use = huge_page_use(ranges);
+  if (!use || use->resident < kHugePageBytes) return;
+  const std::string text = "weights of " + path + ": " + use->text() + " in huge pages";
+  if (huge_pages() == HugePages::on && use->huge < use->resident / 2) {
+    log_warning(text + " (" + huge_pages_offered() + ")");
+  } else if (weights.cache && huge_pages() == HugePages::automatic && use->huge < use->resident / 2) {
+    log_info(text + "; engine.huge_pages: on would copy the cache into such");
+  } else {
+    log_info(text);
+  }
 }
 
 // A slice knows where it lies in its expert.
@@ -106,11 +124,18 @@ Result<ModelWeights> load_model_weights(const std::string& path, const ModelConf
   if (!options.cache_folder.empty()) {
     TANDEM_ASSIGN(cache, WeightsCache::create(options.cache_folder, path, checkpoint, run));
   }
-  if (!cache || !cache->restore(run, weights, pool)) {
+  std::optional<WeightBinder> binder;
+  if (options.nodes != nullptr && options.nodes->plan.owners() > 1)
+    binder.emplace(*options.nodes, run.owned_weights());
+  run.set_binder(binder ? &*binder : nullptr);
+  if (!cache || !cache->restore(run, weights, pool, binder ? &*binder : nullptr)) {
+    if (binder) run.set_binder(&binder.emplace(*options.nodes, run.owned_weights()));
     LoadProgress progress(run.work_bytes(), options.show_progress);
     TANDEM_TRY(run.load(weights, pool, progress));
     if (cache) cache->save(run, pool);
   }
+  if (binder) weights.owners = binder->finish();
+  log_huge_pages(path, weights);
   place_slices(config, options.held, weights);
   share_hidden_projection(weights.draft);
   clear_parts_held_elsewhere(options.held, weights);

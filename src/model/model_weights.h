@@ -17,7 +17,9 @@
 
 namespace tandem {
 
+class MemoryOwners;
 class PackedCache;
+struct WeightNodes;
 
 // One site of manifold hyper-connections: what mixes a token's streams before and after a block. float32, as
 // the files have it, whatever the compute dtype.
@@ -91,11 +93,12 @@ struct ModelWeights {
   std::vector<float> embedding_f32;      // [vocab, hidden] when it is f32
   std::vector<float> final_norm;         // [hidden]
   HyperConnectionWeights head_connection;
-  PackedWeight head;                         // [vocab, hidden]
-  std::vector<LayerWeights> layers;          // [total_layers()]
-  DraftWeights draft;                        // empty when no drafts are held
-  std::vector<OwnedBuffer> storage;          // what the packed weights point into,
-  std::shared_ptr<const PackedCache> cache;  // or this, when they come from a cache
+  PackedWeight head;                           // [vocab, hidden]
+  std::vector<LayerWeights> layers;            // [total_layers()]
+  DraftWeights draft;                          // empty when no drafts are held
+  std::vector<OwnedBuffer> storage;            // what the packed weights point into,
+  std::shared_ptr<const PackedCache> cache;    // or this, when they come from a cache
+  std::shared_ptr<const MemoryOwners> owners;  // by NUMA node; null with one
   size_t resident_bytes = 0;
 };
 
@@ -124,6 +127,7 @@ struct LoadOptions {
   // Folder where packed weights are kept for the next start; empty: nowhere. Loading never fails for what is
   // in it, or because it cannot be written: that is logged, and weights are packed from the checkpoint.
   std::string cache_folder = {};
+  const WeightNodes* nodes = nullptr;  // that weights are bound to; null: nowhere
 };
 
 // Reads the Hugging Face folder `path`. Prints need and have of memory before reading; refuses

@@ -8,6 +8,7 @@
 
 #include "base/checksum.h"
 #include "base/clock.h"
+#include "base/huge_pages.h"
 #include "base/log.h"
 #include "base/memory_budget.h"
 
@@ -68,10 +69,16 @@ Result<WeightsCache> WeightsCache::create(const std::string& folder, const std::
   return cache;
 }
 
-bool WeightsCache::restore(LoadRun& run, ModelWeights& weights, ThreadPool& pool) const {
+bool WeightsCache::restore(LoadRun& run, ModelWeights& weights, ThreadPool& pool,
+                           WeightBinder* binder) const {
   const Instant start = now();
   const std::vector<PackedCachePart> parts = run.cache_parts();
-  Result<PackedCache> opened = PackedCache::open(key_, parts, CacheHold::mapped, pool);
+  const bool copied = binder != nullptr || huge_pages() == HugePages::on;
+  PackedCache::Prepare prepare;  // packed weights come first among the parts
+  if (binder != nullptr)
+    prepare = [&](size_t part, std::span<std::byte> copy) { binder->bind(part, copy.data()); };
+  Result<PackedCache> opened =
+      PackedCache::open(key_, parts, copied ? CacheHold::copied : CacheHold::mapped, pool, prepare);
   if (!opened) {
     if (opened.error().code == ErrorCode::not_found) {
       log_info("weights cache: " + key_.path + " is not there yet");
@@ -84,8 +91,8 @@ bool WeightsCache::restore(LoadRun& run, ModelWeights& weights, ThreadPool& pool
   run.adopt(weights, *cache, pool);
   cache->release_copied_out();
   weights.cache = cache;
-  log_info(fmt::format("weights cache: {} mapped from {} and checked in {:.2f} s",
-                       bytes_text(bytes_of(parts)), key_.path, seconds_since(start)));
+  log_info(fmt::format("weights cache: {} {} from {} and checked in {:.2f} s", bytes_text(bytes_of(parts)),
+                       copied ? "copied" : "mapped", key_.path, seconds_since(start)));
   return true;
 }
 

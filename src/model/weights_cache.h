@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/packed_cache.h"
 #include "model/load_plan_run.h"
+#include "model/weight_owners.h"
 
 namespace tandem {
 
@@ -20,7 +21,9 @@ class WeightsCache {
                                      const Checkpoint& checkpoint, const LoadRun& run);
 
   // Fills `weights` from the file; false: they must be packed, and the log says why.
-  bool restore(LoadRun& run, ModelWeights& weights, ThreadPool& pool) const;
+  // Mapped, unless the memory has to be this process's own: for a `binder` (null: no nodes to bind to), or
+  // where huge pages are asked for.
+  bool restore(LoadRun& run, ModelWeights& weights, ThreadPool& pool, WeightBinder* binder) const;
   // Writes the file after `run` has loaded.
   void save(const LoadRun& run, ThreadPool& pool) const;
 
