@@ -59,6 +59,7 @@ void AttentionWorker::Impl::wake() const {
 
 void AttentionWorker::Impl::loop() {
   pthread_setname_np(pthread_self(), "tandem-attn");
+  if (options.on_start) options.on_start();
   while (!stop.load()) {
     const Instant began = now();
     take_inbox();

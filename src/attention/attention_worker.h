@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -42,6 +43,7 @@ struct AttentionWorkerOptions {
       std::chrono::seconds(60);  // of one exchange: a backstop; a dead peer is noticed far sooner
   const MoeBlock* router =
       nullptr;  // whose routing stats() counts; outlives the worker. Null: the gate is elsewhere
+  std::function<void()> on_start = {};  // called first on the engine's thread; may be empty
 };
 
 // Rows that one lane needs room for: its share of max_num_seqs, each with its drafts, and of

@@ -11,6 +11,7 @@
 #include "bench/step_bench.h"
 #include "cli/command.h"
 #include "cli/commands.h"
+#include "cli/compute.h"
 
 namespace tandem {
 namespace {
@@ -90,6 +91,7 @@ Result<int> run_steps(Settings& settings, StepKind kind) {
 }  // namespace
 
 Result<int> run_bench_kernels(Settings& settings) {
+  TANDEM_TRY(use_huge_pages(settings));
   const MeasureSettings& measure = settings.measure;
   if (measure.list_shapes) return print(list_model_shapes(settings.json));
   if (measure.shape.empty()) return print(run_kernel_bench(kernel_options(settings), settings.json));

@@ -157,7 +157,7 @@ std::vector<Command> make_commands() {
        "stands beside its roof, read in turn with it.\n"
        "Examples: tandem bench kernels --filter experts\n"
        "          tandem bench kernels --shape qwen3-30b --weights mxfp4 --batch 1,32,512",
-       of_measure({"measure.weights", "measure.filter"}),
+       of_measure({"measure.weights", "measure.filter", "engine.huge_pages"}),
        {},
        "",
        [](Settings& settings) {

@@ -62,7 +62,7 @@ Result<int> run_inspect(Settings& settings) {
 }
 
 Result<int> run_eval_parity(Settings& settings) {
-  TANDEM_ASSIGN(const std::unique_ptr<Compute> compute, Compute::create(threads_for(settings, 1)));
+  TANDEM_ASSIGN(const std::unique_ptr<Compute> compute, Compute::create(settings, threads_for(settings, 1)));
   const Placement placement = Placement::from(settings);
   ParityOptions options;
   options.compute_dtype = placement.compute_dtype;

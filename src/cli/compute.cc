@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/cpu_budget.h"
+#include "base/huge_pages.h"
 #include "base/log.h"
 
 namespace tandem {
@@ -39,9 +40,57 @@ bool io_may_spin(int threads, int roles, int io_threads) {
   return threads + io_threads <= CpuBudget::detect().threads / std::max(1, roles);
 }
 
-Result<std::unique_ptr<Compute>> Compute::create(int threads) {
+namespace {
+
+// One owner when there is one node, when its owner wants none of it, and when hwloc cannot tell.
+WeightNodes find_nodes(const Settings& settings, int threads) {
+  WeightNodes nodes;
+  nodes.plan = plan_owners({}, threads);
+  if (settings.engine.numa == "off") return nodes;
+  Result<NumaTopology> topology = NumaTopology::detect();
+  if (!topology) {
+    log_warning(topology.error().message + "; one node is assumed");
+    return nodes;
+  }
+  if (topology->cpus().size() < 2) return nodes;
+  nodes.plan = plan_owners(topology->cpus(), threads);
+  nodes.topology = std::make_shared<NumaTopology>(std::move(*topology));
+  std::string text;
+  for (uint32_t owner = 0; owner < nodes.plan.owners(); ++owner) {
+    const uint32_t node = nodes.plan.node_of_owner[owner];
+    text += (owner == 0 ? "" : ", ") + std::to_string(nodes.plan.threads[owner]) + " on node " +
+            std::to_string(node) + " with " + std::to_string(nodes.topology->cpus()[node]) + " CPUs";
+  }
+  log_info("NUMA: threads: " + text);
+  return nodes;
+}
+
+ThreadPlacement placement_of(const WeightNodes& nodes) {
+  ThreadPlacement placement;
+  if (nodes.plan.owners() < 2) return placement;
+  placement.owner_of_worker = nodes.plan.owner_of_worker;
+  if (!nodes.topology->can_bind()) return placement;
+  placement.bind = [topology = nodes.topology, plan = nodes.plan](int worker) {
+    const uint32_t owner = plan.owner_of_worker[static_cast<size_t>(worker)];
+    if (const Status bound = topology->bind_thread(plan.node_of_owner[owner]); !bound)
+      log_warning(bound.error().message + "; it runs where the kernel puts it");
+  };
+  return placement;
+}
+
+}  // namespace
+
+Status use_huge_pages(const Settings& settings) {
+  const std::string& mode = settings.engine.huge_pages;
+  return set_huge_pages(mode == "on" ? HugePages::on : mode == "off" ? HugePages::off : HugePages::automatic);
+}
+
+Result<std::unique_ptr<Compute>> Compute::create(const Settings& settings, int threads) {
   TANDEM_ASSIGN(const KernelTable* table, choose_kernel_table());
-  std::unique_ptr<Compute> compute(new Compute(threads));
+  TANDEM_TRY(use_huge_pages(settings));
+  WeightNodes nodes = find_nodes(settings, threads);
+  ThreadPlacement placement = placement_of(nodes);
+  std::unique_ptr<Compute> compute(new Compute(threads, std::move(nodes), std::move(placement)));
   TANDEM_ASSIGN(KernelRunner runner, KernelRunner::create(*table, compute->pool_));
   compute->runner_ = std::make_unique<KernelRunner>(std::move(runner));
   return compute;

@@ -9,6 +9,7 @@
 #include "afd/split_settings.h"
 #include "cli/settings.h"
 #include "model/model.h"
+#include "model/weight_owners.h"
 #include "moe/moe_block.h"
 
 namespace tandem {
@@ -30,6 +31,9 @@ struct Placement {
   static Placement from(const Settings& settings);
 };
 
+// Sets the process's huge pages as the settings say (base/huge_pages.h): before large buffers are taken.
+Status use_huge_pages(const Settings& settings);
+
 // Where packed weights are kept between starts; empty: nowhere.
 std::string weights_cache_folder(const Settings& settings);
 
@@ -41,13 +45,18 @@ bool io_may_spin(int threads, int roles, int io_threads);
 
 class Compute {
  public:
-  static Result<std::unique_ptr<Compute>> create(int threads);
+  // With the process's huge pages and NUMA nodes as the settings say. unavailable: no huge page where they
+  // are asked for.
+  static Result<std::unique_ptr<Compute>> create(const Settings& settings, int threads);
   const KernelTable& table() const { return runner_->table(); }
   ThreadPool& pool() { return pool_; }
   KernelRunner& runner() { return *runner_; }
+  const WeightNodes& nodes() const { return nodes_; }
 
  private:
-  explicit Compute(int threads) : pool_(threads) {}
+  Compute(int threads, WeightNodes nodes, ThreadPlacement placement)
+      : nodes_(std::move(nodes)), pool_(threads, std::move(placement)) {}
+  WeightNodes nodes_;
   ThreadPool pool_;
   std::unique_ptr<KernelRunner> runner_;
 };

@@ -75,6 +75,8 @@ std::vector<std::string> shared_arguments(const Settings& settings, int threads)
           "--compute-dtype=" + settings.engine.compute_dtype,
           "--weights=" + settings.engine.weights,
           "--weights-cache=" + settings.engine.weights_cache,
+          "--huge-pages=" + settings.engine.huge_pages,
+          "--numa=" + settings.engine.numa,
           "--deterministic=" + std::string(bool_text(settings.engine.deterministic)),
           "--balanced-routing=" + std::string(bool_text(settings.engine.balanced_routing)),
           "--speculative=" + settings.engine.speculative,

@@ -3,20 +3,15 @@
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
-#include "base/cgroup.h"
 #include "base/cpu_budget.h"
+#include "base/huge_pages.h"
 #include "base/memory_budget.h"
+#include "base/numa.h"
 #include "kernels/kernel_table.h"
 #include "transport/endpoint.h"
 
 namespace tandem {
 namespace {
-
-std::string file_text(const std::string& path) {
-  std::string line = kernel_file_text(path);
-  while (!line.empty() && line.back() == '\n') line.pop_back();
-  return line;
-}
 
 Finding isa() {
   std::string all;
@@ -48,13 +43,24 @@ Finding memory() {
   return {"memory", FindingLevel::good, MemoryBudget::detect().text() + " available", ""};
 }
 
-Finding huge_pages() {
-  const std::string mode = file_text("/sys/kernel/mm/transparent_hugepage/enabled");
-  if (mode.find("[always]") != std::string::npos || mode.find("[madvise]") != std::string::npos)
-    return {"huge pages", FindingLevel::good, mode, ""};
+// What a buffer really gets, not what the kernel's settings promise.
+Finding huge_pages_given() {
+  const HugePageUse given = try_huge_pages();
+  const std::string found = given.text() + " of a trial; " + huge_pages_offered();
+  if (given.huge > 0) return {"huge pages", FindingLevel::good, found, ""};
   return {
-      "huge pages", FindingLevel::notice, mode.empty() ? "not offered by this kernel" : mode,
+      "huge pages", FindingLevel::notice, found,
       "write madvise to /sys/kernel/mm/transparent_hugepage/enabled: weights then need fewer TLB entries"};
+}
+
+Finding memory_nodes() {
+  const auto topology = NumaTopology::detect();
+  if (!topology)
+    return {"NUMA", FindingLevel::notice, topology.error().message, "engine.numa: off silences it"};
+  std::string found = std::to_string(topology->cpus().size()) + " nodes, CPUs";
+  for (const uint32_t cpus : topology->cpus()) found += " " + std::to_string(cpus);
+  if (topology->cpus().size() == 1) found = "one node: nothing to bind";
+  return {"NUMA", FindingLevel::good, found, ""};
 }
 
 Finding shared_memory() {
@@ -89,8 +95,8 @@ Finding port_is_free(const std::string& host, int port) {
 }  // namespace
 
 std::vector<Finding> examine_machine(const std::string& host, int port) {
-  return {
-      isa(), threads(), memory(), huge_pages(), shared_memory(), locked_and_open(), port_is_free(host, port)};
+  return {isa(),          threads(),       memory(),          huge_pages_given(),
+          memory_nodes(), shared_memory(), locked_and_open(), port_is_free(host, port)};
 }
 
 }  // namespace tandem

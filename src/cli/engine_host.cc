@@ -107,11 +107,13 @@ struct EngineHost::Impl {
     options.compute_dtype = placement.compute_dtype;
     options.storage = placement.weights;
     options.cache_folder = weights_cache_folder(settings);
+    options.nodes = &compute->nodes();
     options.held.experts = colocated;
     options.held.router = colocated || placement.gate_on_attention;
     options.held.shared_experts = colocated || placement.shared_experts_on_attention;
     TANDEM_ASSIGN(weights,
                   load_model_weights(settings.model, config, compute->table(), compute->pool(), options));
+    compute->runner().set_memory_owners(weights.owners);
     return {};
   }
 
@@ -190,6 +192,7 @@ struct EngineHost::Impl {
     options.max_context_tokens = max_context_tokens(settings, config);
     options.max_queue = static_cast<uint32_t>(settings.serving.max_queue);
     options.vocab_size = config.vocab_size;
+    options.on_start = [this] { compute->pool().bind_caller(); };
     options.eos_token_ids = eos_token_ids;
     // Colocated, or behind the port of another rank: then nothing routes here.
     options.router = experts != nullptr && experts->options().routes ? experts.get()
@@ -247,7 +250,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::create(const Settings& settings,
   TANDEM_ASSIGN(impl->config, read_model_config(settings.model));
   TANDEM_TRY(settle_drafts(settings, impl->config));
   TANDEM_ASSIGN(const GenerationDefaults defaults, read_generation_defaults(settings.model));
-  TANDEM_ASSIGN(impl->compute, Compute::create(threads_for(settings, roles)));
+  TANDEM_ASSIGN(impl->compute, Compute::create(settings, threads_for(settings, roles)));
   impl->facts.rank = std::max<int64_t>(0, settings.afd.attention_rank);  // auto, settled nowhere: 0
   impl->facts.pid = ::getpid();
   impl->facts.isa = impl->compute->table().name;

@@ -106,7 +106,7 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
   TANDEM_TRY(check_addresses(settings.afd));
   TANDEM_ASSIGN(impl->config, read_model_config(settings.model));
   TANDEM_TRY(settle_drafts(settings, impl->config));
-  TANDEM_ASSIGN(impl->compute, Compute::create(threads_for(settings, roles)));
+  TANDEM_ASSIGN(impl->compute, Compute::create(settings, threads_for(settings, roles)));
 
   const auto rank =
       static_cast<uint16_t>(std::max<int64_t>(0, settings.afd.ffn_rank));  // auto, settled nowhere: 0
@@ -114,12 +114,14 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
   load.compute_dtype = placement.compute_dtype;
   load.storage = placement.weights;
   load.cache_folder = weights_cache_folder(settings);
+  load.nodes = &impl->compute->nodes();
   load.held.attention = false;
   TANDEM_ASSIGN(load.held.share, held_experts(impl->config, settings, rank, settings.afd.num_ffn_ranks));
   load.held.router = !placement.gate_on_attention;
   load.held.shared_experts = !placement.shared_experts_on_attention;
   TANDEM_ASSIGN(impl->weights, load_model_weights(settings.model, impl->config, impl->compute->table(),
                                                   impl->compute->pool(), load));
+  impl->compute->runner().set_memory_owners(impl->weights.owners);
   TANDEM_ASSIGN(impl->block, make_moe_block(impl->config, impl->weights, placement, /*on_attention=*/false,
                                             impl->compute->runner()));
 
@@ -133,6 +135,7 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
   TANDEM_ASSIGN(options.settings,
                 split_settings(settings.model, impl->config, placement, impl->compute->table()));
   options.ffn_addresses = settings.afd.ffn;
+  options.on_start = [compute = impl->compute.get()] { compute->pool().bind_caller(); };
   options.exchange = exchange_kind(settings.afd.exchange);
   options.pieces = held_pieces(moe_layers(impl->config, impl->weights), {rank, 0});
   options.may_spin = io_may_spin(impl->compute->pool().threads(), roles, 1);

@@ -33,6 +33,15 @@ OptionSet Settings::declare() {
       "Folder that keeps each rank's packed weights, as large as the weights themselves, so that the next "
       "start maps them instead of packing; a file that is damaged or was made from another checkpoint is "
       "refused and made again. off: nothing is kept.");
+  set.choice(
+      "engine.huge_pages", engine.huge_pages, {"auto", "off", "on"},
+      "2 MiB pages for weights and KV pools. auto: transparent ones where the kernel has them; on: those "
+      "that the administrator has reserved (vm.nr_hugepages), then transparent ones, and a kernel that "
+      "gives none is refused; off: none.");
+  set.choice(
+      "engine.numa", engine.numa, {"auto", "off"},
+      "auto: on a machine with several memory nodes weights are bound to nodes, and threads compute those "
+      "of their own node first; off: the kernel decides.");
   set.boolean("engine.deterministic", engine.deterministic,
               "Exact sums: every placement gives bit-identical logits.");
   set.boolean(

@@ -14,6 +14,8 @@ struct EngineSettings {
   std::string compute_dtype = "bf16";  // bf16 | float32
   std::string weights = "auto";        // auto | dequantized
   std::string weights_cache = "off";   // off, or a folder
+  std::string huge_pages = "auto";     // auto | off | on
+  std::string numa = "auto";           // auto | off
   bool deterministic = false;
   bool balanced_routing = false;       // benchmarks only
   std::string speculative = "auto";    // off | auto | on

@@ -8,6 +8,7 @@
 // MoE block on the caller's thread pool, and replies. The public functions may be called by any thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,6 +47,7 @@ struct FfnWorkerOptions {
   // There is a CPU for the I/O thread beside the compute threads: it looks for the next request for a bounded
   // time before it sleeps (transport/idle_spin.h).
   bool may_spin = false;
+  std::function<void()> on_start = {};  // called first on the compute thread; may be empty
 };
 
 struct FfnClientReport {

@@ -8,6 +8,7 @@
 namespace tandem {
 
 void FfnWorker::Impl::compute() {
+  if (options.on_start) options.on_start();
   std::vector<WaitingTile> group;
   group.reserve(most_tiles(options));
   while (wait_for_group(group)) {
