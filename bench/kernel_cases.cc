@@ -231,6 +231,13 @@ Result<std::shared_ptr<AttentionState>> make_attention(PagedKvLayout layout, uin
   return state;
 }
 
+// Keys that the rows attend to, all together.
+double keys_of(const AttentionState& state) {
+  double keys = 0;
+  for (const AttentionRow& row : state.rows) keys += row.position + 1;
+  return keys;
+}
+
 Result<KernelCase> make_gqa(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t sequences,
                             uint32_t context, uint32_t chunk) {
   const size_t width = size_t{heads} * head_dim;
@@ -238,8 +245,7 @@ Result<KernelCase> make_gqa(uint32_t heads, uint32_t kv_heads, uint32_t head_dim
                                                  chunk, width, width));
   KernelCase result;
   result.bytes = 2.0 * kv_heads * head_dim * context * sequences * sizeof(bf16);
-  result.flops = 4.0 * static_cast<double>(width) * context * sequences * chunk;
-  result.flop_roof = FlopRoof::f32_fma;
+  result.flops = 4.0 * static_cast<double>(width) * keys_of(*state);
   result.run = [state, width, heads, kv_heads, head_dim](KernelRunner& runner) {
     GqaArgs args;
     args.rows = state->rows;
@@ -264,7 +270,7 @@ Result<KernelCase> make_mla(uint32_t heads, uint32_t latent, uint32_t rope, uint
                                                  chunk, query_width, out_width));
   KernelCase result;
   result.bytes = static_cast<double>(latent + rope) * context * sequences * sizeof(bf16);
-  result.flops = 2.0 * heads * (2.0 * latent + rope) * context * sequences * chunk;
+  result.flops = 2.0 * heads * (2.0 * latent + rope) * keys_of(*state);
   result.flop_roof = FlopRoof::f32_fma;
   result.run = [state, heads, latent, rope, query_width, out_width](KernelRunner& runner) {
     MlaArgs args;
@@ -375,14 +381,25 @@ std::vector<CaseMaker> kernel_cases() {
                     shape.top_k, shape.rows),
         [=](const KernelTable& table) { return make_experts(table, shape); });
   }
-  add("gqa 32/4 heads of 128, decode 8 x 4096",
-      [](const KernelTable&) { return make_gqa(32, 4, 128, 8, 4096, 1); });
-  add("gqa 32/4 heads of 128, prefill 64 at 1024",
-      [](const KernelTable&) { return make_gqa(32, 4, 128, 1, 1024, 64); });
-  add("mla 16 heads 512+64, decode 8 x 4096",
-      [](const KernelTable&) { return make_mla(16, 512, 64, 8, 4096, 1); });
-  add("mla 128 heads 512+64, decode 1 x 4096",
-      [](const KernelTable&) { return make_mla(128, 512, 64, 1, 4096, 1); });
+  struct Batch {
+    uint32_t sequences, context, chunk;  // chunk: the last rows of each
+  };
+  for (const Batch batch : {Batch{1, 32768, 1}, Batch{8, 4096, 1}, Batch{32, 2048, 1}, Batch{128, 512, 1},
+                            Batch{1, 1024, 64}, Batch{1, 512, 512}, Batch{1, 4608, 512}}) {
+    const std::string name =
+        batch.chunk == 1 ? fmt::format("decode {} x {}", batch.sequences, batch.context)
+                         : fmt::format("prefill {} at {}", batch.chunk, batch.context - batch.chunk);
+    const auto [sequences, context, chunk] = batch;
+    add("gqa 32/4 heads of 128, " + name,
+        [=](const KernelTable&) { return make_gqa(32, 4, 128, sequences, context, chunk); });
+    add("gqa 16/16 heads of 128, " + name,
+        [=](const KernelTable&) { return make_gqa(16, 16, 128, sequences, context, chunk); });
+    add("mla 16 heads 512+64, " + name,
+        [=](const KernelTable&) { return make_mla(16, 512, 64, sequences, context, chunk); });
+    if (batch.sequences * batch.chunk > 8) continue;
+    add("mla 128 heads 512+64, " + name,
+        [=](const KernelTable&) { return make_mla(128, 512, 64, sequences, context, chunk); });
+  }
   for (const ActivationFormat format :
        {ActivationFormat::fp8, ActivationFormat::mxfp8, ActivationFormat::int8}) {
     add(fmt::format("quantize {} 64 x 7168", activation_format_name(format)),

@@ -35,11 +35,11 @@ class TestCache {
   const PagedKvLayout& layout() const { return layout_; }
 
   float key(uint32_t sequence, uint32_t head, uint32_t position, uint32_t d) const {
-    return bytes_.get(block(sequence, position) + layout_.key(head, position % layout_.tokens_per_block) + d);
+    return bytes_.get(block(sequence, position) + layout_.key(head, position % layout_.tokens_per_block, d));
   }
   float value(uint32_t sequence, uint32_t head, uint32_t position, uint32_t d) const {
-    return bytes_.get(block(sequence, position) + layout_.value(head, position % layout_.tokens_per_block) +
-                      d);
+    return bytes_.get(block(sequence, position) +
+                      layout_.value(head, position % layout_.tokens_per_block, d));
   }
   float latent(uint32_t sequence, uint32_t position, uint32_t d) const {
     return bytes_.get(block(sequence, position) + layout_.latent(position % layout_.tokens_per_block) + d);
@@ -80,12 +80,19 @@ Reference softmax_sum(const std::vector<double>& scores, const Value& value) {
 }
 
 // A score is off by at most dims * 2^-24 * sum |q k|, which scales the weight by e^error; the vectorised e^x,
-// the correction of each tile and the two sums add some roundings a key.
+// the correction of each tile and the two sums add some roundings a key. With bf16 products each weight is
+// rounded to 2^-9 of itself, which counts twice: in the sum and in the denominator.
 double softmax_bound(double score_magnitude, uint32_t dims, uint32_t keys, const Reference& reference,
                      DType dtype) {
   const double score_error = (dims + 4) * 0x1p-24 * score_magnitude;
-  return (2 * std::expm1(score_error) + (2.0 * keys + 16) * 0x1p-24) * reference.magnitude +
+  const double weight_error = dtype == DType::bf16 ? 2.01 * 0x1p-9 : 0.0;
+  return (2 * std::expm1(score_error) + weight_error + (2.0 * keys + 16) * 0x1p-24) * reference.magnitude +
          rounding(dtype, reference.value);
+}
+
+// What a kernel makes of a query.
+double rounded_query(DType cache_dtype, float query) {
+  return static_cast<double>(cache_dtype == DType::bf16 ? to_float(to_bf16(query)) : query);
 }
 
 struct GqaCase {
@@ -155,21 +162,23 @@ TEST_P(AttentionTest, GqaAgreesWithFloat64) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       SCOPED_TRACE(::testing::Message()
                    << shape.heads << "/" << shape.kv_heads << " heads of " << shape.head_dim);
-      const uint32_t tokens = 150;
+      // Blocks of 5 fill a tile with 160 keys, whole panels with 512.
+      const uint32_t tokens = shape.head_dim == 40 ? 530 : 170;
       GqaCase test(table(), shape, dtype, 2, tokens);
       Tensor out(dtype, test.query.size());
       test.attend(out, 0, test.rows.size(), 2);
       const uint32_t sharing = shape.heads / shape.kv_heads;
-      for (const size_t row : {0, 1, 15, 16, 63, 64, 65, 127, 149, 150, 214, 299}) {
-        const uint32_t sequence = static_cast<uint32_t>(row / tokens), position = row % tokens;
+      for (const uint32_t row :
+           {0u, 1u, 15u, 16u, 63u, 64u, 159u, 160u, tokens - 1, tokens, tokens + 64, 2 * tokens - 1}) {
+        const uint32_t sequence = row / tokens, position = row % tokens;
         for (uint32_t h = 0; h < shape.heads; ++h) {
           std::vector<double> scores;
           double magnitude = 0;
-          const size_t at = (row * shape.heads + h) * shape.head_dim;
+          const size_t at = (size_t{row} * shape.heads + h) * shape.head_dim;
           for (uint32_t t = 0; t <= position; ++t) {
             double score = 0, sum = 0;
             for (uint32_t d = 0; d < shape.head_dim; ++d) {
-              const double product = static_cast<double>(test.query.get(at + d)) *
+              const double product = rounded_query(dtype, test.query.get(at + d)) *
                                      static_cast<double>(test.cache.key(sequence, h / sharing, t, d));
               score += product;
               sum += std::fabs(product);
@@ -192,23 +201,57 @@ TEST_P(AttentionTest, GqaAgreesWithFloat64) {
   }
 }
 
-// Token by token, in chunks, and at once; the other sequence comes along. The cache is the same each time.
+// Token by token, in chunks, and at once, on one thread and on two, which spread the tiles of what has few
+// rows; the other sequence comes along. The cache is the same each time.
 TEST_P(AttentionTest, GqaChunkingKeepsBits) {
-  GqaCase test(table(), {6, 2, 40, 16}, DType::bf16, 2, 200);
-  Tensor once(DType::f32, test.query.size());
-  test.attend(once, 0, test.rows.size(), 1);
-  for (const size_t chunk : {1, 7, 16, 64, 257}) {
-    for (const int threads : {1, 2}) {
-      if (chunk == 1 && threads == 2)
-        continue;  // slow to start 400 pools, and a chunk of one row has few tasks
-      Tensor out(DType::f32, test.query.size());
-      for (size_t begin = 0; begin < test.rows.size(); begin += chunk) {
-        test.attend(out, begin, std::min(begin + chunk, test.rows.size()), threads);
+  struct Case {
+    GqaShape shape;
+    DType dtype;
+  };
+  // Two tiles of whole panels; six of blocks that leave most of a panel empty; heads that share nothing.
+  for (const Case& c : {Case{{6, 2, 40, 16}, DType::bf16}, Case{{6, 2, 40, 16}, DType::f32},
+                        Case{{3, 1, 17, 5}, DType::bf16}, Case{{2, 2, 16, 128}, DType::bf16}}) {
+    SCOPED_TRACE(::testing::Message() << c.shape.heads << " heads of " << c.shape.head_dim);
+    const uint32_t tokens = 800;
+    GqaCase test(table(), c.shape, c.dtype, 2, tokens);
+    Tensor once(DType::f32, test.query.size());
+    test.attend(once, 0, test.rows.size(), 1);
+    // Rows on either side of a tile's first key, and of the sequence's.
+    for (const auto& [first, last] : {std::pair{500u, 530u}, std::pair{790u, 830u}}) {
+      for (const size_t chunk : {1, 7, 16, 257}) {
+        for (const int threads : {1, 2}) {
+          Tensor out(DType::f32, test.query.size());
+          for (size_t begin = first; begin < last; begin += chunk) {
+            test.attend(out, begin, std::min<size_t>(begin + chunk, last), threads);
+          }
+          const size_t width = size_t{c.shape.heads} * c.shape.head_dim;
+          EXPECT_TRUE(same_bits(once, first * width, out, first * width, (last - first) * width))
+              << "chunks of " << chunk << ", " << threads << " threads";
+        }
       }
-      EXPECT_TRUE(same_bits(once, 0, out, 0, out.size()))
-          << "chunks of " << chunk << ", " << threads << " threads";
     }
   }
+}
+
+// A row must not see what a later row of the same call has put beside its last key.
+TEST_P(AttentionTest, GqaIgnoresLaterKeys) {
+  GqaCase test(table(), {4, 1, 32, 16}, DType::bf16, 1, 21);
+  Tensor before(DType::f32, test.query.size());
+  test.attend(before, 0, 20, 1);
+  Tensor value(DType::f32, 32, kInfinity), key(DType::f32, 32, kNan);
+  KvWriteArgs write;
+  const std::vector<AttentionRow> last = {test.rows[20]};
+  write.rows = last;
+  write.cache = test.cache.view();
+  write.first = key.f32();
+  write.second = value.f32();
+  write.first_stride = write.second_stride = write.first_width = write.second_width = 32;
+  write.num_kv_heads = 1;
+  run(table(), table().kv_write, write);
+  Tensor after(DType::f32, test.query.size());
+  test.attend(after, 0, 21, 2);
+  EXPECT_TRUE(same_bits(before, 0, after, 0, size_t{20} * 4 * 32));
+  EXPECT_TRUE(std::isnan(after.get(size_t{20} * 4 * 32)));
 }
 
 struct MlaShape {

@@ -72,6 +72,7 @@ struct IndexSelectArgs {
   uint32_t heads = 0, dim = 0;     // heads <= kMostIndexHeads, dim <= kMostIndexDim
   uint32_t top_k = 0;              // <= kMostIndexTopK
   int32_t* selected = nullptr;     // [rows, top_k]
+  const AttentionPlan* plan = nullptr;  // KernelRunner makes it
 };
 inline constexpr uint32_t kMostIndexHeads = 256, kMostIndexDim = 256, kMostIndexTopK = 16384;
 
@@ -100,6 +101,7 @@ struct CompressedAttentionArgs {
   ActivationOut out;             // [rows, num_heads * head_dim]
   uint32_t num_heads = 0, head_dim = 0;
   float scale = 1.0f;
+  const AttentionPlan* plan = nullptr;  // KernelRunner makes it
 };
 
 }  // namespace tandem

@@ -151,7 +151,11 @@ struct AttentionRow {
   uint32_t position = 0;
 };
 
-// Grouped-query attention. The keys and values of the rows themselves are in the cache already.
+struct AttentionPlan;  // kernels/attention_plan.h
+
+// Grouped-query attention. Of a bf16 cache the products are bf16: queries are rounded to bf16, and so are the
+// weights of the softmax (2^x of what a key's score is below the largest of its tile), whose rounded values
+// make the denominator. Sums are float32. The keys and values of the rows themselves are in the cache already.
 struct GqaArgs {
   std::span<const AttentionRow> rows;
   KvCacheView cache;
@@ -160,6 +164,7 @@ struct GqaArgs {
   ActivationOut out;             // [rows, num_heads * head_dim]
   uint32_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
   float scale = 1.0f;
+  const AttentionPlan* plan = nullptr;  // KernelRunner makes it
 };
 
 // Multi-head latent attention in its absorbed form, for prefill and decode alike (so that both give the same
@@ -174,6 +179,7 @@ struct MlaArgs {
   ActivationOut out;  // [rows, num_heads * latent_dim]
   uint32_t num_heads = 0, latent_dim = 0, rope_dim = 0;
   float scale = 1.0f;
+  const AttentionPlan* plan = nullptr;  // KernelRunner makes it
 };
 
 // Writes the rows' keys and values (GQA: two vectors of num_kv_heads * head_dim; MLA: one of latent_dim +

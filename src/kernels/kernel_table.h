@@ -17,6 +17,7 @@
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "base/time_profile.h"
+#include "kernels/attention_plan.h"
 #include "kernels/coded_rows.h"
 #include "kernels/compressed_args.h"
 #include "kernels/hyper_connection_args.h"
@@ -30,6 +31,12 @@ struct Kernel {
   size_t (*tasks)(const Args& args) = nullptr;
   // One task. `scratch`: kKernelScratchBytes bytes of the worker, contents undefined.
   void (*run)(const Args& args, size_t task, std::byte* scratch) = nullptr;
+};
+
+// Tasks of a plan that the runner makes, then those that fold what it has spread (kernels/attention_plan.h).
+template <class Args>
+struct PlannedKernel {
+  Kernel<Args> tiles, fold;
 };
 
 // Enough for a tile of converted activations beside a tile of scores; sized to stay inside a 1 MiB L2.
@@ -63,12 +70,12 @@ struct KernelTable {
   Kernel<RmsNormArgs> rms_norm;
   Kernel<RopeArgs> rope;
   Kernel<KvWriteArgs> kv_write;
-  Kernel<GqaArgs> gqa;
-  Kernel<MlaArgs> mla;
+  PlannedKernel<GqaArgs> gqa;
+  PlannedKernel<MlaArgs> mla;
   Kernel<CompressArgs> compress;
   Kernel<TrainedRoundingArgs> trained_rounding;
-  Kernel<IndexSelectArgs> index_select;
-  Kernel<CompressedAttentionArgs> compressed_attention;
+  PlannedKernel<IndexSelectArgs> index_select;
+  PlannedKernel<CompressedAttentionArgs> compressed_attention;
   Kernel<ConnectionMixArgs> connection_mix;
   Kernel<ConnectionCollapseArgs> connection_collapse;
   Kernel<ConnectionExpandArgs> connection_expand;
@@ -93,6 +100,7 @@ class KernelRunner {
       TANDEM_ASSIGN(OwnedBuffer scratch, OwnedBuffer::allocate(kKernelScratchBytes));
       runner.scratch_.push_back(std::move(scratch));
     }
+    TANDEM_ASSIGN(runner.planner_, AttentionPlanner::create(pool.threads()));
     return runner;
   }
 
@@ -115,6 +123,13 @@ class KernelRunner {
                  kernel.run(args, task, scratch_[static_cast<size_t>(worker)].data());
                });
   }
+  template <class Args>
+  void run(const PlannedKernel<Args>& kernel, Args args) {
+    const AttentionPlan& plan = planner_.plan(args);
+    args.plan = &plan;
+    run(kernel.tiles, args);
+    if (plan.folds != 0) run(kernel.fold, args);
+  }
 
  private:
   KernelRunner(const KernelTable& table, ThreadPool& pool) : table_(&table), pool_(&pool) {}
@@ -133,6 +148,7 @@ class KernelRunner {
   TimeProfile* profile_ = nullptr;
   std::shared_ptr<const MemoryOwners> owners_;
   std::vector<OwnedBuffer> scratch_;
+  AttentionPlanner planner_;
 };
 
 }  // namespace tandem

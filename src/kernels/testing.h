@@ -95,8 +95,8 @@ inline DType activation_dtype(PackFormat format) {
 }
 
 // Runs on a pool that lives on, so that the scratch holds what the last kernel left there.
-template <class Args>
-void run(const KernelTable& table, const Kernel<Args>& kernel, const Args& args, int threads = 1) {
+template <template <class> class AnyKernel, class Args>
+void run(const KernelTable& table, const AnyKernel<Args>& kernel, const Args& args, int threads = 1) {
   static std::map<std::pair<const KernelTable*, int>, std::unique_ptr<KernelRunner>> runners;
   static ThreadPool pools[2] = {ThreadPool(1), ThreadPool(2)};
   std::unique_ptr<KernelRunner>& runner = runners[{&table, threads}];

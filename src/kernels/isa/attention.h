@@ -1,4 +1,4 @@
-// gqa and mla: one online softmax over the keys of a row, in tiles of kKeyTile absolute positions. What a row
+// mla: one online softmax over the keys of a row, in tiles of kKeyTile absolute positions. What a row
 // computes depends on its own position and cache alone, so every chunking of a prompt gives the same bits.
 #pragma once
 
@@ -278,23 +278,6 @@ TANDEM_INLINE void write_heads(const HeadsState& state, const ActivationOut& out
 }
 
 template <class Cache>
-void gqa_row(const GqaArgs& args, size_t row, uint32_t kv_head, HeadsState& state) {
-  const PagedKvLayout layout{args.cache.dtype, args.cache.tokens_per_block, args.num_kv_heads, args.head_dim};
-  const AttentionRow& query = args.rows[row];
-  const size_t key_base = layout.key(kv_head, 0), value_base = layout.value(kv_head, 0);
-  attend<Cache>(
-      state, query.position + 1,
-      [&](uint32_t position, const typename Cache::Element*& key, const typename Cache::Element*& value) {
-        const uint32_t block = position / args.cache.tokens_per_block;
-        const uint32_t token = position - block * args.cache.tokens_per_block;
-        const auto* base = reinterpret_cast<const typename Cache::Element*>(
-            args.cache.base + static_cast<size_t>(query.block_table[block]) * args.cache.block_bytes);
-        key = base + key_base + size_t{token} * args.head_dim;
-        value = base + value_base + size_t{token} * args.head_dim;
-      });
-}
-
-template <class Cache>
 void mla_row(const MlaArgs& args, size_t row, HeadsState& state) {
   const AttentionRow& query = args.rows[row];
   const uint32_t width = args.latent_dim + args.rope_dim;
@@ -320,33 +303,6 @@ struct HeadTasks {
     return left < per_task ? left : per_task;
   }
 };
-
-inline size_t gqa_tasks(const GqaArgs& args) {
-  if (args.num_kv_heads == 0) return 0;
-  const HeadTasks heads(args.num_heads / args.num_kv_heads, args.head_dim, args.head_dim);
-  return args.rows.size() * args.num_kv_heads * heads.chunks;
-}
-
-// Rows vary fastest: neighbours read the same keys.
-inline void gqa_run(const GqaArgs& args, size_t task, std::byte* scratch) {
-  const HeadTasks heads(args.num_heads / args.num_kv_heads, args.head_dim, args.head_dim);
-  const size_t row = task % args.rows.size();
-  const uint32_t rest = static_cast<uint32_t>(task / args.rows.size());
-  const uint32_t kv_head = rest / heads.chunks, chunk = rest % heads.chunks;
-  const uint32_t first = kv_head * heads.sharing + chunk * heads.per_task;
-  HeadsState state;
-  init_state(state, heads.count(chunk), args.head_dim, args.head_dim, args.scale, scratch);
-  for (uint32_t h = 0; h < state.heads; ++h) {
-    copy_vector(state.query + size_t{h} * padded(args.head_dim),
-                args.query + row * args.query_stride + size_t{first + h} * args.head_dim, args.head_dim);
-  }
-  if (args.cache.dtype == DType::f32) {
-    gqa_row<F32Cache>(args, row, kv_head, state);
-  } else {
-    gqa_row<Bf16Cache>(args, row, kv_head, state);
-  }
-  write_heads(state, args.out, row * args.out.row_stride + size_t{first} * args.head_dim);
-}
 
 inline size_t mla_tasks(const MlaArgs& args) {
   if (args.num_heads == 0) return 0;

@@ -8,3 +8,5 @@
 #endif
 
 #define TANDEM_INLINE [[gnu::always_inline]] inline
+// After the parameters of a lambda.
+#define TANDEM_LAMBDA_INLINE __attribute__((always_inline))

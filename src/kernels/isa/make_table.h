@@ -7,6 +7,7 @@
 #include "kernels/isa/combine.h"
 #include "kernels/isa/compressed.h"
 #include "kernels/isa/elementwise.h"
+#include "kernels/isa/gqa.h"
 #include "kernels/isa/hyper_connection.h"
 #include "kernels/isa/isa_namespace.h"
 #include "kernels/isa/matmul.h"
@@ -18,7 +19,7 @@
 namespace tandem::TANDEM_ISA_NAMESPACE {
 
 // Part of every numerics id: raise it when any kernel's results change in any bit.
-inline constexpr uint64_t kNumericsVersion = 3;
+inline constexpr uint64_t kNumericsVersion = 4;
 
 constexpr uint64_t numerics_id(std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325u ^ kNumericsVersion;  // FNV-1a
@@ -40,12 +41,12 @@ constexpr KernelTable make_table(std::string_view name) noexcept {
   table.rms_norm = {rms_norm_tasks, rms_norm_run};
   table.rope = {rope_tasks, rope_run};
   table.kv_write = {kv_write_tasks, kv_write_run};
-  table.gqa = {gqa_tasks, gqa_run};
-  table.mla = {mla_tasks, mla_run};
+  table.gqa = {{gqa_tasks, gqa_run}, {gqa_folds, gqa_fold}};
+  table.mla = {{mla_tasks, mla_run}, {}};
   table.compress = {compress_tasks, compress_run};
   table.trained_rounding = {trained_rounding_tasks, trained_rounding_run};
-  table.index_select = {index_select_tasks, index_select_run};
-  table.compressed_attention = {compressed_attention_tasks, compressed_attention_run};
+  table.index_select = {{index_select_tasks, index_select_run}, {}};
+  table.compressed_attention = {{compressed_attention_tasks, compressed_attention_run}, {}};
   table.connection_mix = {connection_mix_tasks, connection_mix_run};
   table.connection_collapse = {connection_collapse_tasks, connection_collapse_run};
   table.connection_expand = {connection_expand_tasks, connection_expand_run};

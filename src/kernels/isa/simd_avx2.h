@@ -83,6 +83,13 @@ TANDEM_INLINE void store_bf16_partial(uint16_t* p, Vec v, uint32_t n) {
   for (uint32_t i = 0; i < n; ++i) p[i] = lanes[i];
 }
 
+TANDEM_INLINE Vec store_rounded(uint16_t* p, Vec v) {
+  const __m128i lo = narrow_lanes(v.lo), hi = narrow_lanes(v.hi);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), lo);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), hi);
+  return {widen_lanes(lo), widen_lanes(hi)};
+}
+
 TANDEM_INLINE __m256i magnitude_of(__m256 v) {
   return _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fffffff));
 }
@@ -181,6 +188,12 @@ TANDEM_INLINE Vec power_of_two(Vec n) {
   return {power_of_two(n.lo), power_of_two(n.hi)};
 }
 
+TANDEM_INLINE Vec scale_by_power(Vec x, Vec n) {
+  // In two steps: 2^n itself may be out of range.
+  const Vec half = round_even(mul(n, set1(0.5f)));
+  return mul(mul(x, power_of_two(half)), power_of_two(sub(n, half)));
+}
+
 TANDEM_INLINE float reduce_add(Vec v) {
   const __m256 half = _mm256_add_ps(v.lo, v.hi);
   __m128 sum = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
@@ -212,6 +225,9 @@ TANDEM_INLINE Pairs load_pairs(const std::byte* p) {
   const __m256i lo = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   const __m256i hi = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32));
   return {{even_of(lo), even_of(hi)}, {odd_of(lo), odd_of(hi)}};
+}
+TANDEM_INLINE Pairs load_even_pairs(const std::byte* p) {
+  return {load_pairs(p).even, zero()};
 }
 TANDEM_INLINE Pairs broadcast_pair(uint32_t pair) {
   const __m256i bits = _mm256_set1_epi32(static_cast<int>(pair));

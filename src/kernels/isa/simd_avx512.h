@@ -74,6 +74,17 @@ TANDEM_INLINE void store_bf16_partial(uint16_t* p, Vec v, uint32_t n) {
   _mm256_mask_storeu_epi16(p, first_lanes(n), narrow_lanes(v));
 }
 
+// Stores 16 values as bf16, as factors of dot_pairs (denormals may become 0), and returns what was stored.
+TANDEM_INLINE Vec store_rounded(uint16_t* p, Vec v) {
+#ifdef __AVX512BF16__
+  const __m256i bits = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v));
+#else
+  const __m256i bits = narrow_lanes(v);
+#endif
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), bits);
+  return widen_lanes(bits);
+}
+
 // For quantised rows. Magnitudes are compared as integers: NaN is above infinity. `most` has no sign bits.
 TANDEM_INLINE Vec max_magnitude(Vec most, Vec x) {
   const __m512i bits = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
@@ -153,6 +164,11 @@ TANDEM_INLINE Vec power_of_two(Vec n) {
       _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
 }
 
+// x * 2^n for whole n.
+TANDEM_INLINE Vec scale_by_power(Vec x, Vec n) {
+  return _mm512_scalef_ps(x, n);
+}
+
 // Sums and maxima over the lanes. The order is fixed: halves, quarters, pairs.
 TANDEM_INLINE float reduce_add(Vec v) {
   v = add(v, _mm512_shuffle_f32x4(v, v, 0x4e));
@@ -198,6 +214,10 @@ using Pairs = __m512i;
 TANDEM_INLINE Pairs load_pairs(const std::byte* p) {
   return _mm512_loadu_si512(p);
 }
+// With zeros for the second of each pair.
+TANDEM_INLINE Pairs load_even_pairs(const std::byte* p) {
+  return _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(0xffff));
+}
 TANDEM_INLINE Pairs broadcast_pair(uint32_t pair) {
   return _mm512_set1_epi32(static_cast<int>(pair));
 }
@@ -214,6 +234,9 @@ TANDEM_INLINE Pairs split_pairs(__m512i bits) {
 }
 TANDEM_INLINE Pairs load_pairs(const std::byte* p) {
   return split_pairs(_mm512_loadu_si512(p));
+}
+TANDEM_INLINE Pairs load_even_pairs(const std::byte* p) {
+  return split_pairs(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(0xffff)));
 }
 TANDEM_INLINE Pairs broadcast_pair(uint32_t pair) {
   return split_pairs(_mm512_set1_epi32(static_cast<int>(pair)));

@@ -28,6 +28,36 @@ TANDEM_INLINE Vec exp(Vec x) {
   return mul(mul(p, power_of_two(half)), power_of_two(sub(n, half)));
 }
 
+// 2^x for x of about 0 at most, 0 below -149; NaN for NaN. n is the nearest whole number, r what is left.
+TANDEM_INLINE Vec split_power(Vec x, Vec& r) {
+  x = max(set1(-160.0f), x);  // the operand order lets NaN through
+  const Vec n = round_even(x);
+  r = sub(x, n);
+  return n;
+}
+// Within 2 units in the last place. The polynomial 2^r = 1 + r * (...) is off by less than 2^-28.
+TANDEM_INLINE Vec exp2_below(Vec x) {
+  Vec r;
+  const Vec n = split_power(x, r);
+  Vec p = set1(0.000153533608f);
+  p = fma(p, r, set1(0.0013398876f));
+  p = fma(p, r, set1(0.00961843737f));
+  p = fma(p, r, set1(0.0555033247f));
+  p = fma(p, r, set1(0.240226479f));
+  p = fma(p, r, set1(0.693147203f));
+  return scale_by_power(fma(p, r, set1(1.0f)), n);
+}
+// To be rounded to bf16: off by less than 2^-18.
+TANDEM_INLINE Vec exp2_below_bf16(Vec x) {
+  Vec r;
+  const Vec n = split_power(x, r);
+  Vec p = set1(0.00958285047f);
+  p = fma(p, r, set1(0.0559064377f));
+  p = fma(p, r, set1(0.240240987f));
+  p = fma(p, r, set1(0.693124192f));
+  return scale_by_power(fma(p, r, set1(1.0f)), n);
+}
+
 // silu(gate) * up = gate / (1 + e^-gate) * up.
 TANDEM_INLINE Vec swiglu(Vec gate, Vec up) {
   const Vec one = set1(1.0f);

@@ -81,6 +81,11 @@ TANDEM_INLINE void store_bf16(uint16_t* p, Vec v) {
   store_bf16_partial(p, v, 16);
 }
 
+TANDEM_INLINE Vec store_rounded(uint16_t* p, Vec v) {
+  store_bf16(p, v);
+  return load_bf16(p);
+}
+
 TANDEM_INLINE uint32_t bits_of(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
@@ -182,6 +187,12 @@ TANDEM_INLINE Vec power_of_two(Vec n) {
   return {power_of_two(n.a), power_of_two(n.b), power_of_two(n.c), power_of_two(n.d)};
 }
 
+TANDEM_INLINE Vec scale_by_power(Vec x, Vec n) {
+  // In two steps: 2^n itself may be out of range.
+  const Vec half = round_even(mul(n, set1(0.5f)));
+  return mul(mul(x, power_of_two(half)), power_of_two(sub(n, half)));
+}
+
 TANDEM_INLINE float reduce_add(Vec v) {
   const Quad sum = (v.a + v.c) + (v.b + v.d);
   return (sum[0] + sum[2]) + (sum[1] + sum[3]);
@@ -216,6 +227,9 @@ TANDEM_INLINE Pairs load_pairs(const std::byte* p) {
   expand(p + 32, w.even.c, w.odd.c);
   expand(p + 48, w.even.d, w.odd.d);
   return w;
+}
+TANDEM_INLINE Pairs load_even_pairs(const std::byte* p) {
+  return {load_pairs(p).even, zero()};
 }
 TANDEM_INLINE Pairs broadcast_pair(uint32_t pair) {
   return {set1(widen(static_cast<uint16_t>(pair))), set1(widen(static_cast<uint16_t>(pair >> 16)))};

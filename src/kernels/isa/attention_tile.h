@@ -1,0 +1,123 @@
+// What the attention kernels share: the softmax of a tile of keys, and partial results.
+//
+// A partial result (of one query over one tile, or over all so far) is padded_dim sums, then the largest
+// score and the sum of the weights. Scores are in units of log2: weights are 2^(score - largest).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/attention_shape.h"
+#include "kernels/isa/isa_namespace.h"
+#include "kernels/isa/output.h"
+#include "kernels/isa/product.h"
+#include "kernels/isa/simd_math.h"
+
+namespace tandem::TANDEM_ISA_NAMESPACE {
+
+inline constexpr float kLog2E = 1.44269504f;
+
+// What kernels of a cache's dtype do with its elements. store_weights stores 16 weights as factors of a
+// product and returns what they were rounded to.
+struct F32Keys {
+  using Product = F32Product;
+  using Element = float;
+  static constexpr uint32_t kPair = 1;
+  TANDEM_INLINE static Vec weigh(Vec x) { return exp2_below(x); }
+  TANDEM_INLINE static Vec store_weights(float* p, Vec v) {
+    store(p, v);
+    return v;
+  }
+  TANDEM_INLINE static void store_query(float* p, Vec v) { store(p, v); }
+  TANDEM_INLINE static Vec first_of_pairs(const std::byte* line) { return Product::weights(line); }
+};
+struct Bf16Keys {
+  using Product = Bf16Product;
+  using Element = uint16_t;
+  static constexpr uint32_t kPair = 2;
+  TANDEM_INLINE static Vec weigh(Vec x) { return exp2_below_bf16(x); }
+  TANDEM_INLINE static Vec store_weights(uint16_t* p, Vec v) { return store_rounded(p, v); }
+  TANDEM_INLINE static void store_query(uint16_t* p, Vec v) { store_bf16(p, v); }
+  // With zeros for the second of each pair.
+  TANDEM_INLINE static Pairs first_of_pairs(const std::byte* line) { return load_even_pairs(line); }
+};
+
+// `other` in the lanes from `lanes` on.
+TANDEM_INLINE Vec first_lanes_or(Vec v, uint32_t lanes, float other) {
+  alignas(64) float all[16];
+  store(all, v);
+  for (uint32_t i = lanes; i < 16; ++i) all[i] = other;
+  return load(all);
+}
+
+// Turns the scores of one query, `panels` vectors of which panel i has lanes(i) keys, into weights in place,
+// as elements of the cache's dtype, 0 where there is no key. Writes the maximum and the denominator.
+template <class Keys, class Lanes>
+TANDEM_INLINE void soften_tile(float* scores, uint32_t panels, const Lanes& lanes, float scale_log2,
+                               float* partial_end) {
+  constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+  const Vec scale = set1(scale_log2);
+  Vec most = set1(kMinusInfinity);
+  for (uint32_t i = 0; i < panels; ++i) {
+    const uint32_t n = lanes(i);
+    Vec score = mul(load(scores + i * 16), scale);
+    if (n < 16) [[unlikely]]
+      score = first_lanes_or(score, n, kMinusInfinity);
+    most = max(score, most);
+  }
+  const float maximum = reduce_max(most);
+  const Vec minus_maximum = set1(-maximum);
+  auto* weights = reinterpret_cast<typename Keys::Element*>(scores);
+  Vec sum = zero();
+  for (uint32_t i = 0; i < panels; ++i) {
+    const uint32_t n = lanes(i);
+    Vec weight = Keys::weigh(fma(load(scores + i * 16), scale, minus_maximum));
+    if (n < 16) [[unlikely]]
+      weight = first_lanes_or(weight, n, 0.0f);
+    sum = add(sum, Keys::store_weights(weights + i * 16, weight));
+  }
+  partial_end[0] = maximum;
+  partial_end[1] = reduce_add(sum);
+}
+
+// total = total and part, or part alone where it is the first.
+inline void fold_partial(float* total, const float* part, uint32_t padded_dim, bool first) {
+  if (first) {
+    for (uint32_t d = 0; d < padded_dim + 16; d += 16) store(total + d, load(part + d));
+    return;
+  }
+  const float* part_end = part + padded_dim;
+  float* total_end = total + padded_dim;
+  const Vec here = set1(total_end[0]), there = set1(part_end[0]);
+  const Vec maximum = max(here, there);
+  const Vec keep = exp2_below(sub(here, maximum)), take = exp2_below(sub(there, maximum));
+  for (uint32_t d = 0; d < padded_dim; d += 16)
+    store(total + d, fma(load(part + d), take, mul(load(total + d), keep)));
+  alignas(64) float ends[2][16];
+  store(ends[0], maximum);
+  store(ends[1], fma(set1(part_end[1]), take, mul(set1(total_end[1]), keep)));
+  total_end[0] = ends[0][0];
+  total_end[1] = ends[1][0];
+}
+
+TANDEM_INLINE void write_total(const float* total, uint32_t padded_dim, const ActivationOut& out,
+                               size_t offset, uint32_t dim) {
+  const Vec denominator = set1(total[padded_dim + 1]);
+  for (uint32_t d = 0; d < dim; d += 16)
+    write_lanes(out.dtype, out.data, offset + d, div(load(total + d), denominator), lanes_at(d, dim));
+}
+
+// each(row, height, whether it is the first) for tiles of nearly equal height.
+template <class Each>
+TANDEM_INLINE void for_row_tiles(uint32_t count, const Each& each) {
+  const uint32_t tiles = (count + kTileRows - 1) / kTileRows;
+  uint32_t row = 0;
+  for (uint32_t t = 0; t < tiles; ++t) {
+    const uint32_t height = (count - row + (tiles - t) - 1) / (tiles - t);
+    each(row, height, t == 0);
+    row += height;
+  }
+}
+
+}  // namespace tandem::TANDEM_ISA_NAMESPACE

@@ -1,0 +1,408 @@
+// gqa: tiles of kTileKeys keys at fixed places from a sequence's first token on. The queries of a task (rows
+// that follow one another, times the heads that share keys) are a matrix: scores = queries x keys and sums =
+// weights x values are products of register tiles as in product.h, over panels of the cache in place
+// (paged_kv_layout.h). What a row computes depends on its own position and cache alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/attention_shape.h"
+#include "kernels/isa/attention_tile.h"
+#include "kernels/isa/isa_namespace.h"
+#include "kernels/isa/product.h"
+
+namespace tandem::TANDEM_ISA_NAMESPACE {
+
+// Panels of one tile. A block is smaller than what the processor's prefetchers need to get going, so while the
+// keys are used the values are asked for, and while those are used the keys of the next tile.
+struct PanelList {
+  uint32_t count = 0;
+  const std::byte* keys[kTilePanels];
+  const std::byte* values[kTilePanels];
+  uint8_t lanes[kTilePanels];  // tokens that a panel may have
+};
+
+// scores[r, 16 * panel + lane] = query r . key.
+struct ScoreArgs {
+  const std::byte* const* panels = nullptr;
+  const std::byte* const* ahead = nullptr;  // as many bytes are asked for at the same places; or null
+  uint32_t columns = 0;
+  float* scores = nullptr;  // [rows, kScoreStride]
+  TANDEM_INLINE void skip_panels(uint32_t count) {
+    panels += count;
+    if (ahead != nullptr) ahead += count;
+    scores += count * kPanelTokens;
+  }
+};
+template <class Keys>
+struct ScoreTile {
+  using Product = typename Keys::Product;
+  using Activation = typename Keys::Element;
+  using Args = ScoreArgs;
+  static constexpr int kAccumulators = Product::kAccumulators;
+
+  template <int Rows, int Panels>
+  static void run(const ScoreArgs& args, const Activation* const* rows, size_t) {
+    Vec sums[Rows][Panels];
+    const Activation* x[Rows];
+    const std::byte* line[Panels];
+    const std::byte* next[Panels];
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) {
+      x[r] = rows[r];
+#pragma GCC unroll 4
+      for (int p = 0; p < Panels; ++p) sums[r][p] = zero();
+    }
+#pragma GCC unroll 4
+    for (int p = 0; p < Panels; ++p) {
+      line[p] = args.panels[p];
+      next[p] = args.ahead == nullptr ? nullptr : args.ahead[p];
+    }
+    const auto step = [&](uint32_t column) TANDEM_LAMBDA_INLINE {
+      typename Product::Weights w[Panels];
+#pragma GCC unroll 4
+      for (int p = 0; p < Panels; ++p) w[p] = Product::weights(line[p] + size_t{column} * kLineBytes);
+#pragma GCC unroll 16
+      for (int r = 0; r < Rows; ++r) {
+        const auto a = Product::activation(x[r] + size_t{column} * Keys::kPair);
+#pragma GCC unroll 4
+        for (int p = 0; p < Panels; ++p) sums[r][p] = Product::dot(sums[r][p], w[p], a);
+      }
+    };
+    if (args.ahead == nullptr) {
+      for (uint32_t column = 0; column < args.columns; ++column) step(column);
+    } else {
+      for (uint32_t column = 0; column < args.columns; ++column) {
+#pragma GCC unroll 4
+        for (int p = 0; p < Panels; ++p) prefetch(next[p] + size_t{column} * kLineBytes);
+        step(column);
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+      for (int p = 0; p < Panels; ++p) store(args.scores + r * kScoreStride + p * 16, sums[r][p]);
+    }
+  }
+};
+
+// sums[r, d] (+)= weights[r, k] * values[k, d] for the places [begin, end) of the tile's panels, from
+// dimension 16 * `vector` on.
+struct ValueArgs {
+  const std::byte* const* panels = nullptr;
+  const std::byte* const* ahead = nullptr;
+  const uint8_t* lanes = nullptr;
+  uint32_t begin = 0, end = 0;  // begin: of a panel
+  size_t line_stride = 0;       // bytes between pairs of tokens
+  size_t offset = 0;            // bytes
+  bool resume = false;
+  float* sums = nullptr;
+  size_t sums_stride = 0;
+  TANDEM_INLINE void skip_panels(uint32_t count) {
+    offset += count * kLineBytes;
+    sums += count * 16;
+  }
+};
+template <class Keys>
+struct ValueTile {
+  using Product = typename Keys::Product;
+  using Activation = typename Keys::Element;
+  using Args = ValueArgs;
+  static constexpr int kAccumulators = Product::kAccumulators;
+
+  template <int Rows, int Panels>
+  static void run(const ValueArgs& args, const Activation* const* rows, size_t) {
+    Vec sums[Rows][Panels];
+    const Activation* x[Rows];
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) {
+      x[r] = rows[r] + args.begin;
+#pragma GCC unroll 4
+      for (int p = 0; p < Panels; ++p)
+        sums[r][p] = args.resume ? load(args.sums + r * args.sums_stride + p * 16) : zero();
+    }
+    const auto step = [&](const std::byte* line, uint32_t place, auto load_line) TANDEM_LAMBDA_INLINE {
+      typename Product::Weights w[Panels];
+#pragma GCC unroll 4
+      for (int p = 0; p < Panels; ++p) w[p] = load_line(line + p * kLineBytes);
+#pragma GCC unroll 16
+      for (int r = 0; r < Rows; ++r) {
+        const auto a = Product::activation(x[r] + place);
+#pragma GCC unroll 4
+        for (int p = 0; p < Panels; ++p) sums[r][p] = Product::dot(sums[r][p], w[p], a);
+      }
+    };
+    const auto both = [](const std::byte* p) TANDEM_LAMBDA_INLINE { return Product::weights(p); };
+    const auto first = [](const std::byte* p) TANDEM_LAMBDA_INLINE { return Keys::first_of_pairs(p); };
+    for (uint32_t place = args.begin; place < args.end; place += kPanelTokens) {
+      const uint32_t panel = place / kPanelTokens;
+      const uint32_t left = args.end - place;
+      const uint32_t tokens = left < args.lanes[panel] ? left : args.lanes[panel];
+      const std::byte* line = args.panels[panel] + args.offset;
+      if (tokens == kPanelTokens) [[likely]] {
+        if (args.ahead != nullptr) {
+          const std::byte* next = args.ahead[panel] + args.offset;
+          for (uint32_t t = 0; t < kPanelTokens; t += Keys::kPair, line += args.line_stride) {
+#pragma GCC unroll 4
+            for (int p = 0; p < Panels; ++p) prefetch(next + p * kLineBytes);
+            next += args.line_stride;
+            step(line, t, both);
+          }
+        } else {
+          for (uint32_t t = 0; t < kPanelTokens; t += Keys::kPair, line += args.line_stride)
+            step(line, t, both);
+        }
+      } else {
+        uint32_t t = 0;
+        for (; t + Keys::kPair <= tokens; t += Keys::kPair, line += args.line_stride) step(line, t, both);
+        // The second of the last pair was never written, or is a later row's.
+        if (t < tokens) step(line, t, first);
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < Rows; ++r) x[r] += kPanelTokens;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+      for (int p = 0; p < Panels; ++p) store(args.sums + r * args.sums_stride + p * 16, sums[r][p]);
+    }
+  }
+};
+
+template <class Keys>
+class GqaTask {
+ public:
+  using Element = typename Keys::Element;
+
+  GqaTask(const GqaArgs& args, const AttentionGroup& group, uint32_t chunk, std::byte* scratch)
+      : args_(args),
+        group_(group),
+        layout_{args.cache.dtype, args.cache.tokens_per_block, args.num_kv_heads, args.head_dim} {
+    const HeadChunks chunks = gqa_chunks(args);
+    kv_head_ = chunk / chunks.count;
+    const uint32_t part = chunk % chunks.count;
+    first_head_ = kv_head_ * chunks.sharing + part * chunks.per_chunk;
+    heads_ = chunks.heads(part);
+    row_floats_ = size_t{chunks.per_chunk} * partial_floats(args.head_dim);
+    padded_dim_ = layout_.padded_dim();
+    stride_ = partial_floats(args.head_dim);
+    query_stride_ = layout_.key_columns() * Keys::kPair;
+    const size_t queries = size_t{group.rows} * heads_;
+    query_ = reinterpret_cast<Element*>(scratch);
+    scores_ = reinterpret_cast<float*>(scratch) + queries * (padded_dim_ + 16);
+    part_ = scores_ + queries * kScoreStride;
+    total_ = part_ + queries * stride_;
+  }
+
+  // All tiles, folded.
+  void whole() {
+    load_queries();
+    PanelList lists[2];
+    fill(lists[0], 0);
+    for (uint32_t tile = 0; tile < group_.tiles; ++tile) {
+      PanelList& next = lists[(tile + 1) % 2];
+      next.count = 0;
+      if (tile + 1 < group_.tiles) fill(next, tile + 1);
+      const uint32_t first = first_row_of(tile);
+      run_tile(tile, first, lists[tile % 2], next, part_);
+      for (uint32_t q = first * heads_; q < group_.rows * heads_; ++q)
+        fold_partial(total_ + q * stride_, part_ + q * stride_, padded_dim_, tile == 0);
+    }
+    write(total_);
+  }
+
+  // Tiles [begin, end), to the workspace.
+  void part(uint32_t begin, uint32_t end, float* partials) {
+    load_queries();
+    PanelList lists[2];
+    fill(lists[begin % 2], begin);
+    for (uint32_t tile = begin; tile < end; ++tile) {
+      PanelList& next = lists[(tile + 1) % 2];
+      next.count = 0;
+      if (tile + 1 < end) fill(next, tile + 1);
+      run_tile(tile, first_row_of(tile), lists[tile % 2], next,
+               partials + size_t{tile} * group_.rows * row_floats_);
+    }
+  }
+
+  // What the parts have left in the workspace.
+  void fold(const float* partials) {
+    for (uint32_t tile = 0; tile < group_.tiles; ++tile) {
+      const float* from = partials + size_t{tile} * group_.rows * row_floats_;
+      for (uint32_t q = first_row_of(tile) * heads_; q < group_.rows * heads_; ++q)
+        fold_partial(total_ + q * stride_, from + q * stride_, padded_dim_, tile == 0);
+    }
+    write(total_);
+  }
+
+ private:
+  TANDEM_INLINE uint32_t places_of(uint32_t row) const {
+    return gqa_places(args_, args_.rows[group_.first_row].position + row);
+  }
+  // The first row that has keys in a tile.
+  TANDEM_INLINE uint32_t first_row_of(uint32_t tile) const {
+    uint32_t row = 0;
+    while (places_of(row) <= tile * kTileKeys) ++row;
+    return row;
+  }
+
+  void load_queries() {
+    const uint32_t dim = args_.head_dim;
+    for (uint32_t r = 0; r < group_.rows; ++r) {
+      const float* row =
+          args_.query + (group_.first_row + r) * args_.query_stride + size_t{first_head_} * dim;
+      for (uint32_t h = 0; h < heads_; ++h, row += dim) {
+        Element* to = query_ + (size_t{r} * heads_ + h) * query_stride_;
+        uint32_t d = 0;
+        for (; d + 16 <= dim; d += 16) Keys::store_query(to + d, load(row + d));
+        if (d == dim) continue;
+        alignas(64) Element rest[16];
+        Keys::store_query(rest, load_partial(row + d, dim - d));
+        for (uint32_t i = 0; d + i < query_stride_; ++i) to[d + i] = rest[i];
+      }
+    }
+  }
+
+  void fill(PanelList& list, uint32_t tile) const {
+    const uint32_t places = places_of(group_.rows - 1) - tile * kTileKeys;
+    list.count = places < kTileKeys ? (places + kPanelTokens - 1) / kPanelTokens : kTilePanels;
+    const int32_t* table = args_.rows[group_.first_row].block_table;
+    const uint32_t panels = layout_.panels(), tokens = args_.cache.tokens_per_block;
+    uint32_t block = tile * kTilePanels / panels, panel = tile * kTilePanels % panels;
+    const size_t bytes = sizeof(Element);
+    for (uint32_t i = 0; i < list.count; ++i) {
+      const std::byte* base = args_.cache.base + static_cast<size_t>(table[block]) * args_.cache.block_bytes;
+      list.keys[i] = base + layout_.key_panel(kv_head_, panel) * bytes;
+      list.values[i] = base + layout_.value_panel(kv_head_, panel) * bytes;
+      const uint32_t lanes = tokens - panel * kPanelTokens;
+      list.lanes[i] = static_cast<uint8_t>(lanes < kPanelTokens ? lanes : kPanelTokens);
+      if (++panel == panels) {
+        panel = 0;
+        ++block;
+      }
+    }
+    // So that all of them may be asked for.
+    for (uint32_t i = list.count; i < kTilePanels; ++i) list.keys[i] = list.keys[list.count - 1];
+  }
+
+  // Partial results of the rows from `first` on, which have keys in the tile.
+  void run_tile(uint32_t tile, uint32_t first, const PanelList& list, const PanelList& next, float* partial) {
+    const uint32_t queries = (group_.rows - first) * heads_;
+    const Element* query = query_ + size_t{first} * heads_ * query_stride_;
+    partial += size_t{first} * heads_ * stride_;
+    const Element* rows[kTileRows];
+    for (uint32_t p = 0; p < list.count; p += kGroupPanels) {
+      const uint32_t panels = list.count - p < kGroupPanels ? list.count - p : kGroupPanels;
+      for_row_tiles(queries, [&](uint32_t row, uint32_t height, bool is_first) {
+        for (uint32_t r = 0; r < height; ++r) rows[r] = query + size_t{row + r} * query_stride_;
+        ScoreArgs score;
+        score.panels = list.keys + p;
+        score.ahead = is_first ? list.values + p : nullptr;
+        score.columns = layout_.key_columns();
+        score.scores = scores_ + size_t{row} * kScoreStride + p * kPanelTokens;
+        run_tile_row<ScoreTile<Keys>>(score, panels, rows, height, 0);
+      });
+    }
+    const float scale = args_.scale * kLog2E;
+    for (uint32_t q = 0; q < queries; ++q) {
+      const uint32_t places = tile_places(tile, first + q / heads_);
+      soften_tile<Keys>(
+          scores_ + size_t{q} * kScoreStride, (places + kPanelTokens - 1) / kPanelTokens,
+          [&](uint32_t i) TANDEM_LAMBDA_INLINE {
+            const uint32_t left = places - i * kPanelTokens;
+            return left < list.lanes[i] ? left : uint32_t{list.lanes[i]};
+          },
+          scale, partial + size_t{q} * stride_ + padded_dim_);
+    }
+    ValueArgs value;
+    value.panels = list.values;
+    value.lanes = list.lanes;
+    value.line_stride = size_t{padded_dim_} * Keys::kPair * sizeof(Element);
+    value.sums_stride = stride_;
+    const auto add_values = [&](uint32_t query_begin, uint32_t count) {
+      for_row_tiles(count, [&](uint32_t row, uint32_t height, bool is_first) {
+        const size_t at = query_begin + row;
+        for (uint32_t r = 0; r < height; ++r)
+          rows[r] = reinterpret_cast<const Element*>(scores_ + (at + r) * kScoreStride);
+        value.ahead = is_first && next.count != 0 ? next.keys : nullptr;
+        value.sums = partial + at * stride_;
+        run_tile_row<ValueTile<Keys>>(value, padded_dim_ / 16, rows, height, 0);
+      });
+    };
+    // Whole panels that all rows have, then what is left of each row.
+    const uint32_t least = tile_places(tile, first), most = tile_places(tile, group_.rows - 1);
+    const uint32_t common = least == most ? most : least / kPanelTokens * kPanelTokens;
+    value.end = common;
+    if (common != 0) add_values(0, queries);
+    value.begin = common;
+    value.resume = common != 0;
+    for (uint32_t row = first; row < group_.rows; ++row) {
+      value.end = tile_places(tile, row);
+      if (value.end != common) add_values((row - first) * heads_, heads_);
+    }
+  }
+
+  TANDEM_INLINE uint32_t tile_places(uint32_t tile, uint32_t row) const {
+    const uint32_t places = places_of(row) - tile * kTileKeys;
+    return places < kTileKeys ? places : kTileKeys;
+  }
+
+  void write(const float* totals) const {
+    for (uint32_t q = 0; q < group_.rows * heads_; ++q) {
+      const size_t row = group_.first_row + q / heads_;
+      const size_t head = first_head_ + q % heads_;
+      write_total(totals + q * stride_, padded_dim_, args_.out,
+                  row * args_.out.row_stride + head * args_.head_dim, args_.head_dim);
+    }
+  }
+
+  const GqaArgs& args_;
+  const AttentionGroup& group_;
+  PagedKvLayout layout_;
+  uint32_t kv_head_, first_head_, heads_, padded_dim_;
+  size_t row_floats_, stride_, query_stride_;
+  Element* query_;  // [rows * heads, query_stride_]
+  float* scores_;   // [rows * heads, kScoreStride]; then the weights
+  float* part_;     // [rows * heads, stride_]: of a tile
+  float* total_;    // the same, folded
+};
+
+inline float* gqa_partials(const GqaArgs& args, const AttentionGroup& group, uint32_t chunk) {
+  const size_t row_floats = size_t{gqa_chunks(args).per_chunk} * partial_floats(args.head_dim);
+  return args.plan->partials + group.partials + size_t{chunk} * group.tiles * group.rows * row_floats;
+}
+
+template <class Keys>
+void gqa_task(const GqaArgs& args, size_t task, std::byte* scratch) {
+  const AttentionGroup& group = args.plan->group_of_task(task);
+  const uint32_t parts = (group.tiles + group.tiles_per_task - 1) / group.tiles_per_task;
+  const uint32_t at = static_cast<uint32_t>(task) - group.first_task;
+  const uint32_t chunk = at / parts, part = at % parts;
+  GqaTask<Keys> work(args, group, chunk, scratch);
+  if (!group.spread()) return work.whole();
+  const uint32_t begin = part * group.tiles_per_task, end = begin + group.tiles_per_task;
+  work.part(begin, end < group.tiles ? end : group.tiles, gqa_partials(args, group, chunk));
+}
+
+inline size_t gqa_tasks(const GqaArgs& args) {
+  return args.plan->tasks;
+}
+inline void gqa_run(const GqaArgs& args, size_t task, std::byte* scratch) {
+  if (args.cache.dtype == DType::f32) {
+    gqa_task<F32Keys>(args, task, scratch);
+  } else {
+    gqa_task<Bf16Keys>(args, task, scratch);
+  }
+}
+
+inline size_t gqa_folds(const GqaArgs& args) {
+  return args.plan->folds;
+}
+inline void gqa_fold(const GqaArgs& args, size_t fold, std::byte* scratch) {
+  const AttentionGroup& group = args.plan->group_of_fold(fold);
+  const uint32_t chunk = static_cast<uint32_t>(fold) - group.first_fold;
+  GqaTask<F32Keys>(args, group, chunk, scratch).fold(gqa_partials(args, group, chunk));
+}
+
+}  // namespace tandem::TANDEM_ISA_NAMESPACE
