@@ -19,8 +19,45 @@ AttentionShape shape_of(const GqaArgs& args) {
   return {args.num_kv_heads * chunks.count, std::max(1u, gqa_most_queries(args) / chunks.per_chunk),
           size_t{chunks.per_chunk} * partial_floats(args.head_dim)};
 }
-uint32_t tiles_of(const GqaArgs& args, uint32_t position) {
-  return gqa_tiles(args, position);
+std::span<const AttentionRow> rows_of(const GqaArgs& args) {
+  return args.rows;
+}
+uint32_t tiles_of(const GqaArgs& args, size_t row) {
+  return gqa_tiles(args, args.rows[row].position);
+}
+
+AttentionShape shape_of(const MlaArgs& args) {
+  const HeadChunks chunks = mla_chunks(args);
+  return {chunks.count, std::max(1u, mla_most_queries(args) / chunks.per_chunk),
+          size_t{chunks.per_chunk} * (latent_padded_dim(args.latent_dim) + 16)};
+}
+std::span<const AttentionRow> rows_of(const MlaArgs& args) {
+  return args.rows;
+}
+uint32_t tiles_of(const MlaArgs& args, size_t row) {
+  return latent_tiles(args.rows[row].position + 1);
+}
+
+AttentionShape shape_of(const IndexSelectArgs&) {
+  return {1, 1, kLatentTileKeys};
+}
+std::span<const AttentionRow> rows_of(const IndexSelectArgs& args) {
+  return args.rows;
+}
+uint32_t tiles_of(const IndexSelectArgs& args, size_t row) {
+  return index_tiles(args, row);
+}
+
+AttentionShape shape_of(const CompressedAttentionArgs& args) {
+  const HeadChunks chunks = compressed_chunks(args);
+  return {chunks.count, 1, size_t{chunks.per_chunk} * (latent_padded_dim(args.head_dim) + 16)};
+}
+std::span<const AttentionRow> rows_of(const CompressedAttentionArgs& args) {
+  return args.window_rows;
+}
+uint32_t tiles_of(const CompressedAttentionArgs& args, size_t row) {
+  const CompressedKeys keys = compressed_keys(args, row);
+  return latent_tiles(keys.window + keys.entries);
 }
 
 }  // namespace
@@ -41,13 +78,14 @@ const AttentionPlan& AttentionPlanner::make(const Args& args) {
   plan_ = {};
   const AttentionShape shape = shape_of(args);
   uint64_t work = 0;  // of one chunk, in rows times tiles
-  for (uint32_t row = 0; row < args.rows.size(); ++row) {
-    const AttentionRow& at = args.rows[row];
+  const std::span<const AttentionRow> rows = rows_of(args);
+  for (uint32_t row = 0; row < rows.size(); ++row) {
+    const AttentionRow& at = rows[row];
     AttentionGroup* last = groups_.empty() ? nullptr : &groups_.back();
-    const uint32_t tiles = tiles_of(args, at.position);
+    const uint32_t tiles = tiles_of(args, row);
     if (last != nullptr && last->rows < shape.most_rows &&
-        args.rows[last->first_row].block_table == at.block_table &&
-        args.rows[last->first_row].position + last->rows == at.position) {
+        rows[last->first_row].block_table == at.block_table &&
+        rows[last->first_row].position + last->rows == at.position) {
       ++last->rows;
       last->tiles = tiles;
     } else {
@@ -60,17 +98,23 @@ const AttentionPlan& AttentionPlanner::make(const Args& args) {
   size_t partials = 0;
   for (AttentionGroup& group : groups_) {
     group.tiles_per_task = group.tiles;
+    // With all heads in one task the next one's keys are asked for in time.
+    group.chunks_per_task =
+        groups_.size() >= kTasksPerThread * static_cast<uint64_t>(threads_) ? shape.chunks : 1;
     group.first_task = plan_.tasks;
     group.first_fold = plan_.folds;
     const size_t floats = shape.row_floats * group.rows * group.tiles * shape.chunks;
     if (group.tiles > 1 && uint64_t{group.tiles} * group.rows > most &&
         (partials + floats) * sizeof(float) <= partials_.size()) {
       group.tiles_per_task = static_cast<uint32_t>(std::max<uint64_t>(1, most / group.rows));
+      group.chunks_per_task = 1;
       group.partials = partials;
       partials += floats;
       plan_.folds += shape.chunks;
     }
-    plan_.tasks += shape.chunks * ((group.tiles + group.tiles_per_task - 1) / group.tiles_per_task);
+    if (group.tiles == 0) continue;
+    plan_.tasks += shape.chunks / group.chunks_per_task *
+                   ((group.tiles + group.tiles_per_task - 1) / group.tiles_per_task);
   }
   plan_.groups = groups_;
   plan_.partials = partials_.as<float>();
@@ -80,14 +124,14 @@ const AttentionPlan& AttentionPlanner::make(const Args& args) {
 const AttentionPlan& AttentionPlanner::plan(const GqaArgs& args) {
   return make(args);
 }
-const AttentionPlan& AttentionPlanner::plan(const MlaArgs&) {
-  return plan_ = {};
+const AttentionPlan& AttentionPlanner::plan(const MlaArgs& args) {
+  return make(args);
 }
-const AttentionPlan& AttentionPlanner::plan(const IndexSelectArgs&) {
-  return plan_ = {};
+const AttentionPlan& AttentionPlanner::plan(const IndexSelectArgs& args) {
+  return make(args);
 }
-const AttentionPlan& AttentionPlanner::plan(const CompressedAttentionArgs&) {
-  return plan_ = {};
+const AttentionPlan& AttentionPlanner::plan(const CompressedAttentionArgs& args) {
+  return make(args);
 }
 
 }  // namespace tandem

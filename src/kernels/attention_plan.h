@@ -27,7 +27,8 @@ struct AttentionGroup {
   uint32_t first_row = 0, rows = 0;  // consecutive positions of one sequence
   uint32_t tiles = 0;                // of the last row; the others have no more
   uint32_t tiles_per_task = 0;       // tiles: not spread
-  uint32_t first_task = 0;           // of chunks * ceil(tiles / tiles_per_task)
+  uint32_t chunks_per_task = 1;      // divides chunks; 1 if spread
+  uint32_t first_task = 0;           // of chunks / chunks_per_task * ceil(tiles / tiles_per_task)
   uint32_t first_fold = 0;           // of chunks, if spread
   size_t partials = 0;               // where its partial results begin, in floats: [chunk][tile][row]
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/attention_plan.h"
+#include "kernels/compressed_args.h"
 #include "kernels/kernel_args.h"
 #include "kernels/kernel_table.h"
 #include "kernels/paged_kv_layout.h"
@@ -60,6 +61,70 @@ struct HeadChunks {
 }
 [[gnu::always_inline]] inline uint32_t gqa_tiles(const GqaArgs& args, uint32_t position) {
   return (gqa_places(args, position) + kTileKeys - 1) / kTileKeys;
+}
+
+// MLA and DeepSeek-V4: keys that are values too, and longer. With 64 queries of 512 + 64 dimensions in bf16 a
+// tile, its queries, scores and sums take 0.7 MiB.
+inline constexpr uint32_t kLatentTileKeys = 256;
+
+// Sums are kept for blocks of 32 dimensions.
+[[gnu::always_inline]] inline uint32_t latent_padded_dim(uint32_t value_dim) {
+  return (value_dim + 31) / 32 * 32;
+}
+// Scratch: for vectors of 16 queries their values and the scores of a tile, and two partial results each.
+[[gnu::always_inline]] inline uint32_t latent_most_queries(uint32_t key_dim, uint32_t value_dim, DType dtype) {
+  const size_t columns = dtype == DType::f32 ? key_dim : (key_dim + 1) / 2;
+  const size_t bytes =
+      (columns + kLatentTileKeys + 2 * (size_t{latent_padded_dim(value_dim)} + 16)) * sizeof(float);
+  const size_t fit = kKernelScratchBytes / bytes / 16 * 16;
+  return fit < 16 ? 1 : fit < kMostQueries ? static_cast<uint32_t>(fit) : kMostQueries;
+}
+[[gnu::always_inline]] inline uint32_t latent_tiles(uint32_t keys) {
+  return (keys + kLatentTileKeys - 1) / kLatentTileKeys;
+}
+[[gnu::always_inline]] inline uint32_t mla_most_queries(const MlaArgs& args) {
+  return latent_most_queries(args.latent_dim + args.rope_dim, args.latent_dim, args.cache.dtype);
+}
+[[gnu::always_inline]] inline HeadChunks mla_chunks(const MlaArgs& args) {
+  return HeadChunks(args.num_heads, mla_most_queries(args));
+}
+
+// Rows have entries of their own, so that a task has one row. With few rows its heads are shared out.
+[[gnu::always_inline]] inline HeadChunks compressed_chunks(const CompressedAttentionArgs& args) {
+  constexpr uint32_t kFewRows = 4, kHeadsOfFew = 32;
+  const uint32_t most = latent_most_queries(args.head_dim, args.head_dim, args.window_cache.dtype);
+  return HeadChunks(args.num_heads,
+                    args.window_rows.size() < kFewRows && most > kHeadsOfFew ? kHeadsOfFew : most);
+}
+
+// The keys of a row: positions [first, first + window), then `entries` entries, those in `selected` or all.
+struct CompressedKeys {
+  uint32_t first, window, entries;
+  const int32_t* selected;
+};
+[[gnu::always_inline]] inline CompressedKeys compressed_keys(const CompressedAttentionArgs& args, size_t row) {
+  CompressedKeys keys;
+  const uint32_t seen = args.window_rows[row].position + 1;
+  if (args.window_ranges.empty()) {
+    keys.first = seen < args.window ? 0 : seen - args.window;
+    keys.window = seen - keys.first;
+  } else {
+    keys.first = args.window_ranges[row].begin;
+    keys.window = args.window_ranges[row].end - keys.first;
+  }
+  keys.entries = args.ratio == 0 ? 0 : seen / args.ratio;
+  keys.selected = nullptr;
+  if (args.selected != nullptr && keys.entries > args.top_k) {
+    keys.entries = args.top_k;
+    keys.selected = args.selected + row * args.top_k;
+  }
+  return keys;
+}
+
+// Tiles of entries that a row scores: none where it takes all.
+[[gnu::always_inline]] inline uint32_t index_tiles(const IndexSelectArgs& args, size_t row) {
+  const uint32_t visible = (args.rows[row].position + 1) / args.ratio;
+  return visible <= args.top_k ? 0 : latent_tiles(visible);
 }
 
 }  // namespace tandem

@@ -263,7 +263,7 @@ TEST_P(AttentionTest, MlaAgreesWithFloat64AndChunkingKeepsBits) {
   for (const MlaShape shape : shapes) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       SCOPED_TRACE(::testing::Message() << shape.heads << " heads, latent " << shape.latent_dim);
-      const uint32_t tokens = shape.latent_dim > 100 ? 70 : 140;
+      const uint32_t tokens = shape.latent_dim > 100 ? 290 : 530;  // two and three tiles
       const uint32_t width = shape.latent_dim + shape.rope_dim;
       TestCache cache({dtype, shape.tokens_per_block, 0, width}, 1, tokens + 3);
       const Tensor latent = Tensor::random(DType::f32, size_t{tokens} * shape.latent_dim, 31);
@@ -303,7 +303,7 @@ TEST_P(AttentionTest, MlaAgreesWithFloat64AndChunkingKeepsBits) {
         run(table(), table().mla, args, threads);
       };
       attend(out, 0, tokens, 2);
-      for (const uint32_t position : {0u, 1u, 16u, 63u, 64u, tokens - 1}) {
+      for (const uint32_t position : {0u, 1u, 16u, 64u, 255u, 256u, tokens - 1}) {
         for (uint32_t h = 0; h < shape.heads; ++h) {
           std::vector<double> scores;
           double magnitude = 0;
@@ -314,7 +314,7 @@ TEST_P(AttentionTest, MlaAgreesWithFloat64AndChunkingKeepsBits) {
             for (uint32_t d = 0; d < width; ++d) {
               const float q = d < shape.latent_dim ? query_latent.get(at + d)
                                                    : query_rope.get(rope_at + d - shape.latent_dim);
-              const double product = static_cast<double>(q) * static_cast<double>(cache.latent(0, t, d));
+              const double product = rounded_query(dtype, q) * static_cast<double>(cache.latent(0, t, d));
               score += product;
               sum += std::fabs(product);
             }
@@ -331,12 +331,17 @@ TEST_P(AttentionTest, MlaAgreesWithFloat64AndChunkingKeepsBits) {
           }
         }
       }
+      // Rows on either side of a tile's first key; two threads spread the tiles of a row that is alone.
+      const size_t first = 240, last = 275, out_width = size_t{shape.heads} * shape.latent_dim;
       for (const size_t chunk : {1, 9, 64}) {
-        Tensor chunked(dtype, out.size());
-        for (size_t begin = 0; begin < tokens; begin += chunk) {
-          attend(chunked, begin, std::min<size_t>(begin + chunk, tokens), 1);
+        for (const int threads : {1, 2}) {
+          Tensor chunked(dtype, out.size());
+          for (size_t begin = first; begin < last; begin += chunk) {
+            attend(chunked, begin, std::min<size_t>(begin + chunk, last), threads);
+          }
+          EXPECT_TRUE(same_bits(out, first * out_width, chunked, first * out_width, (last - first) * out_width))
+              << "chunks of " << chunk << ", " << threads << " threads";
         }
-        EXPECT_TRUE(same_bits(out, 0, chunked, 0, out.size())) << "chunks of " << chunk;
       }
     }
   }

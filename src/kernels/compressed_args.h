@@ -89,7 +89,8 @@ struct CompressedAttentionArgs {
   std::span<const AttentionRow> window_rows;
   KvCacheView window_cache;                 // [head_dim] a token
   uint32_t window = 0;                      // positions
-  std::span<const KeyRange> window_ranges;  // [rows], or empty; may reach beyond the row's own position
+  std::span<const KeyRange> window_ranges;  // [rows], or empty; may reach beyond the row's own position,
+                                            // and none is empty
   std::span<const AttentionRow> entry_rows;
   KvCacheView entries;  // of the same dtype; ratio 0: none
   uint32_t ratio = 0;

@@ -264,7 +264,7 @@ TEST_P(CompressedTest, TrainedRoundingAgreesWithFloat64) {
 }
 
 struct IndexCase {
-  static constexpr uint32_t kHeads = 5, kDim = 24, kRatio = 4, kPerBlock = 8, kOffset = 11, kTokens = 470;
+  static constexpr uint32_t kHeads = 5, kDim = 24, kRatio = 4, kPerBlock = 8, kOffset = 11, kTokens = 1400;
   IndexCase(DType dtype, bool ties)
       : entries(dtype, kTokens, kRatio * kPerBlock, kOffset + kPerBlock * kDim),
         query(Tensor::random(DType::f32, size_t{kTokens} * kHeads * kDim, 51)),
@@ -279,7 +279,8 @@ struct IndexCase {
       }
     }
   }
-  std::vector<int32_t> select(const KernelTable& table, uint32_t top_k, uint32_t begin, uint32_t end) {
+  std::vector<int32_t> select(const KernelTable& table, uint32_t top_k, uint32_t begin, uint32_t end,
+                              int threads) {
     const std::vector<AttentionRow> rows = entries.rows(begin, end);
     std::vector<int32_t> selected(size_t{end - begin} * top_k, -7);
     IndexSelectArgs args;
@@ -293,7 +294,7 @@ struct IndexCase {
     args.dim = kDim;
     args.top_k = top_k;
     args.selected = selected.data();
-    run(table, table.index_select, args, 2);
+    run(table, table.index_select, args, threads);
     return selected;
   }
   double score(uint32_t row, uint32_t entry) {
@@ -301,7 +302,8 @@ struct IndexCase {
     for (uint32_t h = 0; h < kHeads; ++h) {
       double dot = 0;
       for (uint32_t d = 0; d < kDim; ++d) {
-        dot += static_cast<double>(query.get((size_t{row} * kHeads + h) * kDim + d)) *
+        const float q = query.get((size_t{row} * kHeads + h) * kDim + d);
+        dot += static_cast<double>(entries.values().dtype() == DType::bf16 ? to_float(to_bf16(q)) : q) *
                static_cast<double>(
                    entries.values().get(entries.at(entry * kRatio, kOffset + entry % kPerBlock * kDim + d)));
       }
@@ -317,11 +319,12 @@ TEST_P(CompressedTest, IndexSelectTakesTheBestAndOfEqualOnesTheEarlier) {
   for (const bool ties : {false, true}) {
     for (const uint32_t top_k : {1u, 6u, 16u, 100u}) {
       IndexCase test(ties ? DType::bf16 : DType::f32, ties);
-      const std::vector<int32_t> all = test.select(table(), top_k, 0, IndexCase::kTokens);
+      const std::vector<int32_t> all = test.select(table(), top_k, 0, IndexCase::kTokens, 1);
       for (uint32_t row = 0; row < IndexCase::kTokens; row += 13) {
         const uint32_t visible = (row + 1) / IndexCase::kRatio;
         const std::vector<int32_t> have(all.begin() + row * top_k, all.begin() + (row + 1) * top_k);
-        EXPECT_EQ(test.select(table(), top_k, row, row + 1), have) << "row " << row << " alone";
+        // Two threads share the entries of a row that is alone.
+        EXPECT_EQ(test.select(table(), top_k, row, row + 1, 2), have) << "row " << row << " alone";
         if (visible <= top_k) {
           EXPECT_EQ(have, std::vector<int32_t>(top_k, -7)) << "row " << row << " takes all";
           continue;
@@ -359,15 +362,17 @@ struct AttentionShape {
 };
 
 TEST_P(CompressedTest, AttentionAgreesWithFloat64AndCutsDoNotMatter) {
+  // The last one sees up to 340 keys: two tiles.
   const AttentionShape shapes[] = {{4, 24, 20, 0, 1, 0},
                                    {3, 64, 16, 4, 4, 5},
                                    {20, 40, 70, 16, 1, 0},
                                    {5, 32, 12, 0, 1, 0, 5},
-                                   {2, 64, 33, 0, 1, 0, 10}};
+                                   {2, 64, 33, 0, 1, 0, 10},
+                                   {36, 32, 300, 4, 4, 50}};
   for (const AttentionShape shape : shapes) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       SCOPED_TRACE(::testing::Message() << shape.heads << " heads, ratio " << shape.ratio);
-      const uint32_t tokens = 150, dim = shape.head_dim, per_block = 8;
+      const uint32_t tokens = shape.window == 300 ? 310 : 150, dim = shape.head_dim, per_block = 8;
       PagedCache window(dtype, tokens, per_block, per_block * dim);
       Tensor keys = Tensor::random(dtype, size_t{tokens} * dim, 61);
       for (uint32_t t = 0; t < tokens; ++t) {
@@ -422,13 +427,16 @@ TEST_P(CompressedTest, AttentionAgreesWithFloat64AndCutsDoNotMatter) {
       Tensor out(DType::f32, tokens * out_width, kNan);
       attend(out, 0, tokens, 2);
       for (const uint32_t chunk : {1u, 9u}) {
-        Tensor cut(DType::f32, out.size(), kNan);
-        for (uint32_t begin = 0; begin < tokens; begin += chunk) {
-          attend(cut, begin, std::min(tokens, begin + chunk), 1);
+        for (const int threads : {1, 2}) {
+          Tensor cut(DType::f32, out.size(), kNan);
+          for (uint32_t begin = 0; begin < tokens; begin += chunk) {
+            attend(cut, begin, std::min(tokens, begin + chunk), threads);
+          }
+          EXPECT_TRUE(same_bits(out, 0, cut, 0, out.size()))
+              << "chunks of " << chunk << ", " << threads << " threads";
         }
-        EXPECT_TRUE(same_bits(out, 0, cut, 0, out.size())) << "chunks of " << chunk;
       }
-      for (const uint32_t row : {0u, 3u, 15u, 16u, 19u, 20u, 63u, 127u, 149u}) {
+      for (const uint32_t row : {0u, 3u, 15u, 16u, 19u, 20u, 63u, 127u, 149u, tokens - 1}) {
         for (uint32_t h = 0; h < shape.heads; ++h) {
           std::vector<std::pair<const Tensor*, size_t>> at;
           const KeyRange seen = shape.seen_by(row);
@@ -447,7 +455,8 @@ TEST_P(CompressedTest, AttentionAgreesWithFloat64AndCutsDoNotMatter) {
           for (const auto& [tensor, begin] : at) {
             double score = 0, sum = 0;
             for (uint32_t d = 0; d < dim; ++d) {
-              const double product = static_cast<double>(query.get(row * out_width + h * dim + d)) *
+              const float q = query.get(row * out_width + h * dim + d);
+              const double product = static_cast<double>(dtype == DType::bf16 ? to_float(to_bf16(q)) : q) *
                                      static_cast<double>(tensor->get(begin + d)) * static_cast<double>(0.3f);
               score += product;
               sum += std::fabs(product);
@@ -466,7 +475,9 @@ TEST_P(CompressedTest, AttentionAgreesWithFloat64AndCutsDoNotMatter) {
               sum += part;
               sizes += std::fabs(part);
             }
+            // bf16: each weight is rounded, in the sum and in the denominator.
             const double bound = (2 * std::expm1((dim + 4) * 0x1p-24 * magnitude) +
+                                  (dtype == DType::bf16 ? 2.01 * 0x1p-9 : 0.0) +
                                   (2.0 * static_cast<double>(at.size()) + 24) * 0x1p-24) *
                                      sizes +
                                  1e-30;

@@ -31,6 +31,13 @@ struct F32Keys {
   }
   TANDEM_INLINE static void store_query(float* p, Vec v) { store(p, v); }
   TANDEM_INLINE static Vec first_of_pairs(const std::byte* line) { return Product::weights(line); }
+  // 32 dimensions of kPair tokens as factors.
+  TANDEM_INLINE static void interleave(const std::byte* token, const std::byte*, Vec (&w)[2]) {
+    w[0] = load(reinterpret_cast<const float*>(token));
+    w[1] = load(reinterpret_cast<const float*>(token) + 16);
+  }
+  // Of 32 sums: from the order of interleave's factors to that of the dimensions.
+  TANDEM_INLINE static void restore_order(float*) {}
 };
 struct Bf16Keys {
   using Product = Bf16Product;
@@ -41,6 +48,10 @@ struct Bf16Keys {
   TANDEM_INLINE static void store_query(uint16_t* p, Vec v) { store_bf16(p, v); }
   // With zeros for the second of each pair.
   TANDEM_INLINE static Pairs first_of_pairs(const std::byte* line) { return load_even_pairs(line); }
+  TANDEM_INLINE static void interleave(const std::byte* first, const std::byte* second, Pairs (&w)[2]) {
+    interleave_pairs(reinterpret_cast<const uint16_t*>(first), reinterpret_cast<const uint16_t*>(second), w);
+  }
+  TANDEM_INLINE static void restore_order(float* sums) { restore_pair_order(sums); }
 };
 
 // `other` in the lanes from `lanes` on.
@@ -108,16 +119,25 @@ TANDEM_INLINE void write_total(const float* total, uint32_t padded_dim, const Ac
     write_lanes(out.dtype, out.data, offset + d, div(load(total + d), denominator), lanes_at(d, dim));
 }
 
-// each(row, height, whether it is the first) for tiles of nearly equal height.
+// each(row, height, t, of): tile t of `of` of nearly equal height.
 template <class Each>
 TANDEM_INLINE void for_row_tiles(uint32_t count, const Each& each) {
   const uint32_t tiles = (count + kTileRows - 1) / kTileRows;
   uint32_t row = 0;
   for (uint32_t t = 0; t < tiles; ++t) {
     const uint32_t height = (count - row + (tiles - t) - 1) / (tiles - t);
-    each(row, height, t == 0);
+    each(row, height, t, tiles);
     row += height;
   }
+}
+
+template <class Args>
+size_t planned_tasks(const Args& args) {
+  return args.plan->tasks;
+}
+template <class Args>
+size_t planned_folds(const Args& args) {
+  return args.plan->folds;
 }
 
 }  // namespace tandem::TANDEM_ISA_NAMESPACE

@@ -4,12 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
+#include "kernels/attention_shape.h"
 #include "kernels/compressed_args.h"
-#include "kernels/isa/attention.h"
 #include "kernels/isa/elementwise.h"
 #include "kernels/isa/isa_namespace.h"
+#include "kernels/isa/latent.h"
 #include "kernels/isa/output.h"
 #include "kernels/isa/trained_rounding.h"
 
@@ -98,10 +100,6 @@ inline void compress_run(const CompressArgs& args, size_t task, std::byte* scrat
 
 // ---- index_select
 
-inline size_t index_select_tasks(const IndexSelectArgs& args) {
-  return args.rows.size();
-}
-
 struct ScoredEntry {
   float score;
   int32_t index;
@@ -126,158 +124,193 @@ TANDEM_INLINE void sift_down(ScoredEntry* heap, uint32_t count, uint32_t at, con
   heap[at] = moved;
 }
 
-// Scores of entries [begin, begin + count), count <= kKeyTile.
-template <class Cache>
-TANDEM_INLINE void score_entries(const IndexSelectArgs& args, size_t row_index, const float* query,
-                                 uint32_t begin, uint32_t count, float* tile_scores, float* scores) {
-  using Element = typename Cache::Element;
-  const AttentionRow& row = args.rows[row_index];
-  const uint32_t per_block = args.entries.tokens_per_block / args.ratio;
-  const Element* keys[kKeyTile];
-  for (uint32_t k = 0; k < count; ++k) {
-    const uint32_t entry = begin + k;
-    keys[k] = reinterpret_cast<const Element*>(block_of(args.entries, row, entry * args.ratio)) +
-              args.key_offset + size_t{entry % per_block} * args.dim;
+// One row's indexer. Its heads are the lanes of the scores, as in latent.h.
+template <class Keys>
+class IndexTask {
+ public:
+  using Element = typename Keys::Element;
+
+  IndexTask(const IndexSelectArgs& args, size_t row, std::byte* scratch)
+      : args_(args), row_(row), visible_((args.rows[row].position + 1) / args.ratio) {
+    vectors_ = (args.heads + 15) / 16;
+    const uint32_t columns = (args.dim + Keys::kPair - 1) / Keys::kPair;
+    query_ = scratch;
+    weights_ = reinterpret_cast<float*>(query_ + size_t{columns} * vectors_ * kLineBytes);
+    head_scores_ = weights_ + size_t{vectors_} * 16;
+    scores_ = head_scores_ + size_t{kLatentKeys} * vectors_ * 16;
+    heap_ = reinterpret_cast<ScoredEntry*>(scores_ + kLatentTileKeys);
+    query_bytes_ = size_t{columns} * vectors_ * kLineBytes;
   }
-  const uint32_t whole = padded(count);
-  for (uint32_t k = count; k < whole; ++k) keys[k] = keys[count - 1];
-  for (uint32_t k = 0; k < whole; k += 16) store(scores + k, zero());
-  const float* weights = args.weights + row_index * args.heads;
-  const size_t stride = padded(args.dim);
-  // Four heads share a pass over the keys.
-  const auto add_heads = [&](uint32_t first, uint32_t heads) {
-    for (uint32_t h = 0; h < heads; ++h) {
-      for (uint32_t k = 0; k < whole; k += 16) {
-        const Vec relu = max(load(tile_scores + h * kKeyTile + k), zero());
-        store(scores + k, fma(set1(weights[first + h]), relu, load(scores + k)));
+
+  void load_queries() {
+    std::memset(query_, 0, query_bytes_);
+    for (uint32_t h = 0; h < args_.heads; ++h) {
+      QueryLane<Keys>(query_, size_t{vectors_} * 16, h)
+          .put(0, args_.query + (row_ * args_.heads + h) * args_.dim, args_.dim);
+    }
+    for (uint32_t h = 0; h < vectors_ * 16; ++h)
+      weights_[h] = h < args_.heads ? args_.weights[row_ * args_.heads + h] : 0.0f;
+  }
+
+  // Scores of the entries of a tile.
+  void score_tile(uint32_t tile, float* scores) {
+    const AttentionRow& row = args_.rows[row_];
+    const uint32_t per_block = args_.entries.tokens_per_block / args_.ratio;
+    const uint32_t begin = tile * kLatentTileKeys, count = tile_count(tile);
+    const size_t stride = size_t{vectors_} * 16;
+    for (uint32_t k = 0; k < count; k += kLatentKeys) {
+      const std::byte* keys[kLatentKeys];
+      for (uint32_t i = 0; i < kLatentKeys; ++i) {
+        const uint32_t entry = begin + (k + i < count ? k + i : count - 1);
+        keys[i] = block_of(args_.entries, row, entry * args_.ratio) +
+                  (args_.key_offset + size_t{entry % per_block} * args_.dim) * sizeof(Element);
+      }
+      latent_score_keys<Keys>(query_, vectors_, keys, args_.dim, head_scores_);
+      for (uint32_t i = 0; i < kLatentKeys && k + i < count; ++i) {
+        Vec sum = zero();
+        for (uint32_t v = 0; v < stride; v += 16)
+          sum = fma(load(weights_ + v), max(load(head_scores_ + i * stride + v), zero()), sum);
+        scores[k + i] = reduce_add(sum);
       }
     }
-  };
-  uint32_t h = 0;
-  for (; h + 4 <= args.heads; h += 4) {
-    for (uint32_t k = 0; k < whole; k += 4)
-      score_tile<Cache, 4, 4>(query + h * stride, stride, keys + k, args.dim, nullptr, tile_scores + k);
-    add_heads(h, 4);
   }
-  for (; h < args.heads; ++h) {
-    for (uint32_t k = 0; k < whole; k += 16)
-      score_tile<Cache, 1, 16>(query + h * stride, stride, keys + k, args.dim, nullptr, tile_scores + k);
-    add_heads(h, 1);
-  }
-}
 
-template <class Cache>
-TANDEM_INLINE void index_select_row(const IndexSelectArgs& args, size_t row, uint32_t visible,
-                                    std::byte* scratch) {
-  const size_t stride = padded(args.dim);
-  float* query = reinterpret_cast<float*>(scratch);  // [heads, padded(dim)]
-  float* tile_scores = query + args.heads * stride;
-  float* scores = tile_scores + 4 * kKeyTile;
-  auto* heap = reinterpret_cast<ScoredEntry*>(scores + kKeyTile);  // [top_k]
-  for (uint32_t h = 0; h < args.heads; ++h) {
-    copy_vector(query + h * stride, args.query + (row * args.heads + h) * args.dim, args.dim);
-    for (size_t i = args.dim; i < stride; ++i) query[h * stride + i] = 0.0f;
+  // All of it, or from scores that are there.
+  void select(const float* scored) {
+    if (scored == nullptr) load_queries();
+    for (uint32_t tile = 0; tile < latent_tiles(visible_); ++tile) {
+      if (scored == nullptr) score_tile(tile, scores_);
+      take(tile, scored == nullptr ? scores_ : scored + size_t{tile} * kLatentTileKeys);
+    }
+    // Ascending by number: attention adds up in that order.
+    const auto later = [](const ScoredEntry& a, const ScoredEntry& b) { return a.index > b.index; };
+    const uint32_t top_k = args_.top_k;
+    for (uint32_t i = top_k / 2; i-- > 0;) sift_down(heap_, top_k, i, later);
+    int32_t* selected = args_.selected + row_ * top_k;
+    for (uint32_t left = top_k; left > 0; --left) {
+      selected[left - 1] = heap_[0].index;
+      heap_[0] = heap_[left - 1];
+      sift_down(heap_, left - 1, 0, later);
+    }
+  }
+
+ private:
+  uint32_t tile_count(uint32_t tile) const {
+    const uint32_t left = visible_ - tile * kLatentTileKeys;
+    return left < kLatentTileKeys ? left : kLatentTileKeys;
   }
   // The root of the heap is the worst of those taken.
-  const auto worse = [](const ScoredEntry& a, const ScoredEntry& b) { return better(b, a); };
-  const uint32_t top_k = args.top_k;
-  for (uint32_t begin = 0; begin < visible; begin += kKeyTile) {
-    const uint32_t count = visible - begin < kKeyTile ? visible - begin : kKeyTile;
-    score_entries<Cache>(args, row, query, begin, count, tile_scores, scores);
-    for (uint32_t k = 0; k < count; ++k) {
+  void take(uint32_t tile, const float* scores) {
+    const auto worse = [](const ScoredEntry& a, const ScoredEntry& b) { return better(b, a); };
+    const uint32_t begin = tile * kLatentTileKeys, top_k = args_.top_k;
+    for (uint32_t k = 0; k < tile_count(tile); ++k) {
       const ScoredEntry entry{scores[k], static_cast<int32_t>(begin + k)};
       if (begin + k < top_k) {
-        heap[begin + k] = entry;
+        heap_[begin + k] = entry;
         if (begin + k + 1 == top_k) {
-          for (uint32_t i = top_k / 2; i-- > 0;) sift_down(heap, top_k, i, worse);
+          for (uint32_t i = top_k / 2; i-- > 0;) sift_down(heap_, top_k, i, worse);
         }
-      } else if (better(entry, heap[0])) {
-        heap[0] = entry;
-        sift_down(heap, top_k, 0, worse);
+      } else if (better(entry, heap_[0])) {
+        heap_[0] = entry;
+        sift_down(heap_, top_k, 0, worse);
       }
     }
   }
-  // Ascending by number: attention adds up in that order.
-  const auto later = [](const ScoredEntry& a, const ScoredEntry& b) { return a.index > b.index; };
-  for (uint32_t i = top_k / 2; i-- > 0;) sift_down(heap, top_k, i, later);
-  int32_t* selected = args.selected + row * top_k;
-  for (uint32_t left = top_k; left > 0; --left) {
-    selected[left - 1] = heap[0].index;
-    heap[0] = heap[left - 1];
-    sift_down(heap, left - 1, 0, later);
-  }
+
+  const IndexSelectArgs& args_;
+  size_t row_;
+  uint32_t visible_, vectors_;
+  size_t query_bytes_;
+  std::byte* query_;    // [columns][vectors_ * 16 heads][pair]
+  float* weights_;      // [vectors_ * 16]
+  float* head_scores_;  // [kLatentKeys][vectors_ * 16]
+  float* scores_;       // [kLatentTileKeys]
+  ScoredEntry* heap_;   // [top_k]
+};
+
+template <class Keys>
+void index_select_task(const IndexSelectArgs& args, size_t task, std::byte* scratch) {
+  const AttentionGroup& group = args.plan->group_of_task(task);
+  IndexTask<Keys> work(args, group.first_row, scratch);
+  if (!group.spread()) return work.select(nullptr);
+  work.load_queries();
+  const uint32_t begin = (static_cast<uint32_t>(task) - group.first_task) * group.tiles_per_task;
+  for (uint32_t tile = begin; tile < begin + group.tiles_per_task && tile < group.tiles; ++tile)
+    work.score_tile(tile, args.plan->partials + group.partials + size_t{tile} * kLatentTileKeys);
 }
 
 inline void index_select_run(const IndexSelectArgs& args, size_t task, std::byte* scratch) {
-  const uint32_t visible = (args.rows[task].position + 1) / args.ratio;
-  if (visible <= args.top_k) return;
   if (args.entries.dtype == DType::f32) {
-    index_select_row<F32Cache>(args, task, visible, scratch);
+    index_select_task<F32Keys>(args, task, scratch);
   } else {
-    index_select_row<Bf16Cache>(args, task, visible, scratch);
+    index_select_task<Bf16Keys>(args, task, scratch);
   }
+}
+inline void index_select_fold(const IndexSelectArgs& args, size_t fold, std::byte* scratch) {
+  const AttentionGroup& group = args.plan->group_of_fold(fold);
+  IndexTask<F32Keys>(args, group.first_row, scratch).select(args.plan->partials + group.partials);
 }
 
 // ---- compressed_attention
 
-TANDEM_INLINE KeyRange window_before(uint32_t position, uint32_t window) {
-  return {position + 1 < window ? 0 : position + 1 - window, position + 1};
-}
+class CompressedSource {
+ public:
+  static constexpr bool kSinks = true;
 
-template <class Cache>
-void compressed_attention_row(const CompressedAttentionArgs& args, size_t row_index, HeadsState& state) {
-  using Element = typename Cache::Element;
-  const AttentionRow& row = args.window_rows[row_index];
-  const bool ranged = !args.window_ranges.empty();
-  const KeyRange seen = ranged ? args.window_ranges[row_index] : window_before(row.position, args.window);
-  const uint32_t first = seen.begin;
-  const uint32_t window = seen.end - first;
-  uint32_t count = args.ratio == 0 ? 0 : (row.position + 1) / args.ratio;
-  const int32_t* selected = nullptr;
-  if (args.selected != nullptr && count > args.top_k) {
-    count = args.top_k;
-    selected = args.selected + row_index * args.top_k;
+  CompressedSource(const CompressedAttentionArgs& args, const AttentionGroup& group, uint32_t first_head)
+      : args_(args), row_(group.first_row), first_head_(first_head), keys_(compressed_keys(args, row_)) {
+    token_bytes_ = size_t{args.head_dim} * (args.window_cache.dtype == DType::f32 ? 4 : 2);
+    per_block_ = args.ratio == 0 ? 1 : args.entries.tokens_per_block / args.ratio;
   }
-  const uint32_t per_block = args.ratio == 0 ? 1 : args.entries.tokens_per_block / args.ratio;
-  attend<Cache>(state, window + count, [&](uint32_t i, const Element*& key, const Element*& value) {
-    if (i < window) {
-      const uint32_t position = first + i;
-      key = value = reinterpret_cast<const Element*>(block_of(args.window_cache, row, position)) +
-                    size_t{position % args.window_cache.tokens_per_block} * args.head_dim;
-      return;
+  uint32_t keys(uint32_t) const { return keys_.window + keys_.entries; }
+  const std::byte* key(uint32_t i) const {
+    if (i < keys_.window) {
+      const uint32_t position = keys_.first + i;
+      return block_of(args_.window_cache, args_.window_rows[row_], position) +
+             position % args_.window_cache.tokens_per_block * token_bytes_;
     }
-    const uint32_t entry = selected == nullptr ? i - window : static_cast<uint32_t>(selected[i - window]);
-    key = value = reinterpret_cast<const Element*>(
-                      block_of(args.entries, args.entry_rows[row_index], entry * args.ratio)) +
-                  size_t{entry % per_block} * args.head_dim;
-  });
-}
+    const uint32_t entry =
+        keys_.selected == nullptr ? i - keys_.window : static_cast<uint32_t>(keys_.selected[i - keys_.window]);
+    return block_of(args_.entries, args_.entry_rows[row_], entry * args_.ratio) +
+           entry % per_block_ * token_bytes_;
+  }
+  template <class Lane>
+  void query(uint32_t, uint32_t h, const Lane& lane) const {
+    lane.put(0, args_.query + row_ * args_.query_stride + size_t{first_head_ + h} * args_.head_dim,
+             args_.head_dim);
+  }
+  // Seen before all keys, with a value of zero.
+  float sink(uint32_t h) const { return args_.sinks[first_head_ + h]; }
+  void write(uint32_t, uint32_t h, const float* total, uint32_t padded_dim) const {
+    write_total(total, padded_dim, args_.out,
+                row_ * args_.out.row_stride + size_t{first_head_ + h} * args_.head_dim, args_.head_dim);
+  }
 
-inline size_t compressed_attention_tasks(const CompressedAttentionArgs& args) {
-  if (args.num_heads == 0) return 0;
-  return args.window_rows.size() * HeadTasks(args.num_heads, args.head_dim, args.head_dim).chunks;
-}
+ private:
+  const CompressedAttentionArgs& args_;
+  size_t row_;
+  uint32_t first_head_;
+  CompressedKeys keys_;
+  size_t token_bytes_;
+  uint32_t per_block_;
+};
+
+struct CompressedPlan {
+  static constexpr auto chunks = compressed_chunks;
+  static CompressedSource source(const CompressedAttentionArgs& args, const AttentionGroup& group,
+                                 uint32_t first_head) {
+    return CompressedSource(args, group, first_head);
+  }
+  static uint32_t key_dim(const CompressedAttentionArgs& args) { return args.head_dim; }
+  static uint32_t value_dim(const CompressedAttentionArgs& args) { return args.head_dim; }
+  static bool is_f32(const CompressedAttentionArgs& args) { return args.window_cache.dtype == DType::f32; }
+};
 
 inline void compressed_attention_run(const CompressedAttentionArgs& args, size_t task, std::byte* scratch) {
-  const HeadTasks heads(args.num_heads, args.head_dim, args.head_dim);
-  const size_t row = task % args.window_rows.size();
-  const uint32_t chunk = static_cast<uint32_t>(task / args.window_rows.size());
-  const uint32_t first = chunk * heads.per_task;
-  HeadsState state;
-  init_state(state, heads.count(chunk), args.head_dim, args.head_dim, args.scale, scratch);
-  for (uint32_t h = 0; h < state.heads; ++h) {
-    copy_vector(state.query + size_t{h} * padded(args.head_dim),
-                args.query + row * args.query_stride + size_t{first + h} * args.head_dim, args.head_dim);
-    // A key that was seen before all others, with the score of the sink and a value of zero.
-    state.maximum[h] = args.sinks[first + h];
-    state.denominator[h] = 1.0f;
-  }
-  if (args.window_cache.dtype == DType::f32) {
-    compressed_attention_row<F32Cache>(args, row, state);
-  } else {
-    compressed_attention_row<Bf16Cache>(args, row, state);
-  }
-  write_heads(state, args.out, row * args.out.row_stride + size_t{first} * args.head_dim);
+  latent_run<CompressedPlan>(args, task, scratch);
+}
+inline void compressed_attention_fold(const CompressedAttentionArgs& args, size_t fold, std::byte* scratch) {
+  latent_fold<CompressedPlan>(args, fold, scratch);
 }
 
 }  // namespace tandem::TANDEM_ISA_NAMESPACE

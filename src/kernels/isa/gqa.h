@@ -26,12 +26,13 @@ struct PanelList {
 // scores[r, 16 * panel + lane] = query r . key.
 struct ScoreArgs {
   const std::byte* const* panels = nullptr;
-  const std::byte* const* ahead = nullptr;  // as many bytes are asked for at the same places; or null
+  const std::byte* const* ahead = nullptr;  // [ahead_count]: other panels, to be asked for meanwhile
+  uint32_t ahead_count = 0;
   uint32_t columns = 0;
   float* scores = nullptr;  // [rows, kScoreStride]
   TANDEM_INLINE void skip_panels(uint32_t count) {
     panels += count;
-    if (ahead != nullptr) ahead += count;
+    ahead_count = 0;
     scores += count * kPanelTokens;
   }
 };
@@ -47,7 +48,6 @@ struct ScoreTile {
     Vec sums[Rows][Panels];
     const Activation* x[Rows];
     const std::byte* line[Panels];
-    const std::byte* next[Panels];
 #pragma GCC unroll 16
     for (int r = 0; r < Rows; ++r) {
       x[r] = rows[r];
@@ -55,11 +55,9 @@ struct ScoreTile {
       for (int p = 0; p < Panels; ++p) sums[r][p] = zero();
     }
 #pragma GCC unroll 4
-    for (int p = 0; p < Panels; ++p) {
-      line[p] = args.panels[p];
-      next[p] = args.ahead == nullptr ? nullptr : args.ahead[p];
-    }
-    const auto step = [&](uint32_t column) TANDEM_LAMBDA_INLINE {
+    for (int p = 0; p < Panels; ++p) line[p] = args.panels[p];
+    for (uint32_t column = 0; column < args.columns; ++column) {
+      for (uint32_t i = 0; i < args.ahead_count; ++i) prefetch(args.ahead[i] + size_t{column} * kLineBytes);
       typename Product::Weights w[Panels];
 #pragma GCC unroll 4
       for (int p = 0; p < Panels; ++p) w[p] = Product::weights(line[p] + size_t{column} * kLineBytes);
@@ -68,15 +66,6 @@ struct ScoreTile {
         const auto a = Product::activation(x[r] + size_t{column} * Keys::kPair);
 #pragma GCC unroll 4
         for (int p = 0; p < Panels; ++p) sums[r][p] = Product::dot(sums[r][p], w[p], a);
-      }
-    };
-    if (args.ahead == nullptr) {
-      for (uint32_t column = 0; column < args.columns; ++column) step(column);
-    } else {
-      for (uint32_t column = 0; column < args.columns; ++column) {
-#pragma GCC unroll 4
-        for (int p = 0; p < Panels; ++p) prefetch(next[p] + size_t{column} * kLineBytes);
-        step(column);
       }
     }
 #pragma GCC unroll 16
@@ -91,7 +80,8 @@ struct ScoreTile {
 // dimension 16 * `vector` on.
 struct ValueArgs {
   const std::byte* const* panels = nullptr;
-  const std::byte* const* ahead = nullptr;
+  const std::byte* const* ahead = nullptr;  // panels of which the same places are asked for meanwhile:
+  uint32_t ahead_first = 0, ahead_count = 0;  // these lines of four
   const uint8_t* lanes = nullptr;
   uint32_t begin = 0, end = 0;  // begin: of a panel
   size_t line_stride = 0;       // bytes between pairs of tokens
@@ -141,17 +131,12 @@ struct ValueTile {
       const uint32_t tokens = left < args.lanes[panel] ? left : args.lanes[panel];
       const std::byte* line = args.panels[panel] + args.offset;
       if (tokens == kPanelTokens) [[likely]] {
-        if (args.ahead != nullptr) {
-          const std::byte* next = args.ahead[panel] + args.offset;
-          for (uint32_t t = 0; t < kPanelTokens; t += Keys::kPair, line += args.line_stride) {
-#pragma GCC unroll 4
-            for (int p = 0; p < Panels; ++p) prefetch(next + p * kLineBytes);
-            next += args.line_stride;
-            step(line, t, both);
-          }
-        } else {
-          for (uint32_t t = 0; t < kPanelTokens; t += Keys::kPair, line += args.line_stride)
-            step(line, t, both);
+        const std::byte* next =
+            args.ahead_count == 0 ? nullptr : args.ahead[panel] + args.offset + args.ahead_first * kLineBytes;
+        for (uint32_t t = 0; t < kPanelTokens; t += Keys::kPair, line += args.line_stride) {
+          for (uint32_t i = 0; i < args.ahead_count; ++i) prefetch(next + i * kLineBytes);
+          next += args.line_stride;
+          step(line, t, both);
         }
       } else {
         uint32_t t = 0;
@@ -175,59 +160,66 @@ class GqaTask {
  public:
   using Element = typename Keys::Element;
 
-  GqaTask(const GqaArgs& args, const AttentionGroup& group, uint32_t chunk, std::byte* scratch)
+  GqaTask(const GqaArgs& args, const AttentionGroup& group, std::byte* scratch)
       : args_(args),
         group_(group),
+        chunks_(gqa_chunks(args)),
         layout_{args.cache.dtype, args.cache.tokens_per_block, args.num_kv_heads, args.head_dim} {
-    const HeadChunks chunks = gqa_chunks(args);
-    kv_head_ = chunk / chunks.count;
-    const uint32_t part = chunk % chunks.count;
-    first_head_ = kv_head_ * chunks.sharing + part * chunks.per_chunk;
-    heads_ = chunks.heads(part);
-    row_floats_ = size_t{chunks.per_chunk} * partial_floats(args.head_dim);
+    row_floats_ = size_t{chunks_.per_chunk} * partial_floats(args.head_dim);
     padded_dim_ = layout_.padded_dim();
     stride_ = partial_floats(args.head_dim);
     query_stride_ = layout_.key_columns() * Keys::kPair;
-    const size_t queries = size_t{group.rows} * heads_;
+    const size_t queries = size_t{group.rows} * chunks_.per_chunk;
     query_ = reinterpret_cast<Element*>(scratch);
     scores_ = reinterpret_cast<float*>(scratch) + queries * (padded_dim_ + 16);
     part_ = scores_ + queries * kScoreStride;
     total_ = part_ + queries * stride_;
   }
 
-  // All tiles, folded.
-  void whole() {
-    load_queries();
+  // All tiles of chunks [begin, end), folded.
+  void whole(uint32_t begin, uint32_t end) {
     PanelList lists[2];
-    fill(lists[0], 0);
-    for (uint32_t tile = 0; tile < group_.tiles; ++tile) {
-      PanelList& next = lists[(tile + 1) % 2];
-      next.count = 0;
-      if (tile + 1 < group_.tiles) fill(next, tile + 1);
-      const uint32_t first = first_row_of(tile);
-      run_tile(tile, first, lists[tile % 2], next, part_);
-      for (uint32_t q = first * heads_; q < group_.rows * heads_; ++q)
-        fold_partial(total_ + q * stride_, part_ + q * stride_, padded_dim_, tile == 0);
+    uint32_t turn = 0;
+    for (uint32_t chunk = begin; chunk < end; ++chunk) {
+      take(chunk);
+      load_queries();
+      for (uint32_t tile = 0; tile < group_.tiles; ++tile, turn ^= 1) {
+        const bool is_first = chunk == begin && tile == 0;
+        if (is_first) fill(lists[turn], 0, kv_head_);
+        PanelList& next = lists[turn ^ 1];
+        next.count = 0;
+        if (tile + 1 < group_.tiles) {
+          fill(next, tile + 1, kv_head_);
+        } else if (chunk + 1 < end) {
+          fill(next, 0, (chunk + 1) / chunks_.count);
+        }
+        const uint32_t first = first_row_of(tile);
+        run_tile(tile, first, lists[turn], next, is_first, part_);
+        for (uint32_t q = first * heads_; q < group_.rows * heads_; ++q)
+          fold_partial(total_ + q * stride_, part_ + q * stride_, padded_dim_, tile == 0);
+      }
+      write(total_);
     }
-    write(total_);
   }
 
-  // Tiles [begin, end), to the workspace.
-  void part(uint32_t begin, uint32_t end, float* partials) {
+  // Tiles [begin, end) of a chunk, to the workspace.
+  void part(uint32_t chunk, uint32_t begin, uint32_t end, float* partials) {
+    take(chunk);
     load_queries();
     PanelList lists[2];
-    fill(lists[begin % 2], begin);
+    fill(lists[begin % 2], begin, kv_head_);
     for (uint32_t tile = begin; tile < end; ++tile) {
       PanelList& next = lists[(tile + 1) % 2];
       next.count = 0;
-      if (tile + 1 < end) fill(next, tile + 1);
-      run_tile(tile, first_row_of(tile), lists[tile % 2], next,
+      if (tile + 1 < end) fill(next, tile + 1, kv_head_);
+      run_tile(tile, first_row_of(tile), lists[tile % 2], next, tile == begin,
                partials + size_t{tile} * group_.rows * row_floats_);
     }
   }
 
-  // What the parts have left in the workspace.
-  void fold(const float* partials) {
+  // What the parts of a chunk have left in the workspace.
+  void fold(uint32_t chunk, const float* partials) {
+    take(chunk);
     for (uint32_t tile = 0; tile < group_.tiles; ++tile) {
       const float* from = partials + size_t{tile} * group_.rows * row_floats_;
       for (uint32_t q = first_row_of(tile) * heads_; q < group_.rows * heads_; ++q)
@@ -237,6 +229,13 @@ class GqaTask {
   }
 
  private:
+  void take(uint32_t chunk) {
+    kv_head_ = chunk / chunks_.count;
+    const uint32_t part = chunk % chunks_.count;
+    first_head_ = kv_head_ * chunks_.sharing + part * chunks_.per_chunk;
+    heads_ = chunks_.heads(part);
+  }
+
   TANDEM_INLINE uint32_t places_of(uint32_t row) const {
     return gqa_places(args_, args_.rows[group_.first_row].position + row);
   }
@@ -264,7 +263,7 @@ class GqaTask {
     }
   }
 
-  void fill(PanelList& list, uint32_t tile) const {
+  void fill(PanelList& list, uint32_t tile, uint32_t kv_head) const {
     const uint32_t places = places_of(group_.rows - 1) - tile * kTileKeys;
     list.count = places < kTileKeys ? (places + kPanelTokens - 1) / kPanelTokens : kTilePanels;
     const int32_t* table = args_.rows[group_.first_row].block_table;
@@ -273,8 +272,8 @@ class GqaTask {
     const size_t bytes = sizeof(Element);
     for (uint32_t i = 0; i < list.count; ++i) {
       const std::byte* base = args_.cache.base + static_cast<size_t>(table[block]) * args_.cache.block_bytes;
-      list.keys[i] = base + layout_.key_panel(kv_head_, panel) * bytes;
-      list.values[i] = base + layout_.value_panel(kv_head_, panel) * bytes;
+      list.keys[i] = base + layout_.key_panel(kv_head, panel) * bytes;
+      list.values[i] = base + layout_.value_panel(kv_head, panel) * bytes;
       const uint32_t lanes = tokens - panel * kPanelTokens;
       list.lanes[i] = static_cast<uint8_t>(lanes < kPanelTokens ? lanes : kPanelTokens);
       if (++panel == panels) {
@@ -286,19 +285,31 @@ class GqaTask {
     for (uint32_t i = list.count; i < kTilePanels; ++i) list.keys[i] = list.keys[list.count - 1];
   }
 
-  // Partial results of the rows from `first` on, which have keys in the tile.
-  void run_tile(uint32_t tile, uint32_t first, const PanelList& list, const PanelList& next, float* partial) {
+  // Partial results of the rows from `first` on, which have keys in the tile. `cold`: nobody has asked for the
+  // tile's keys yet.
+  void run_tile(uint32_t tile, uint32_t first, const PanelList& list, const PanelList& next, bool cold,
+                float* partial) {
     const uint32_t queries = (group_.rows - first) * heads_;
     const Element* query = query_ + size_t{first} * heads_ * query_stride_;
     partial += size_t{first} * heads_ * stride_;
     const Element* rows[kTileRows];
     for (uint32_t p = 0; p < list.count; p += kGroupPanels) {
       const uint32_t panels = list.count - p < kGroupPanels ? list.count - p : kGroupPanels;
-      for_row_tiles(queries, [&](uint32_t row, uint32_t height, bool is_first) {
+      // Not those of rows that end before.
+      uint32_t skipped = 0;
+      while (places_of(first + skipped) <= tile * kTileKeys + p * kPanelTokens) ++skipped;
+      const std::byte* ahead[2 * kGroupPanels];
+      uint32_t ahead_count = 0;
+      for (uint32_t i = p; i < p + panels; ++i) ahead[ahead_count++] = list.values[i];
+      for (uint32_t i = p + kGroupPanels; cold && i < p + 2 * kGroupPanels && i < list.count; ++i)
+        ahead[ahead_count++] = list.keys[i];
+      for_row_tiles(queries - skipped * heads_, [&](uint32_t row, uint32_t height, uint32_t t, uint32_t of) {
+        row += skipped * heads_;
         for (uint32_t r = 0; r < height; ++r) rows[r] = query + size_t{row + r} * query_stride_;
         ScoreArgs score;
         score.panels = list.keys + p;
-        score.ahead = is_first ? list.values + p : nullptr;
+        score.ahead = ahead + ahead_count * t / of;
+        score.ahead_count = ahead_count * (t + 1) / of - ahead_count * t / of;
         score.columns = layout_.key_columns();
         score.scores = scores_ + size_t{row} * kScoreStride + p * kPanelTokens;
         run_tile_row<ScoreTile<Keys>>(score, panels, rows, height, 0);
@@ -321,25 +332,33 @@ class GqaTask {
     value.line_stride = size_t{padded_dim_} * Keys::kPair * sizeof(Element);
     value.sums_stride = stride_;
     const auto add_values = [&](uint32_t query_begin, uint32_t count) {
-      for_row_tiles(count, [&](uint32_t row, uint32_t height, bool is_first) {
+      for_row_tiles(count, [&](uint32_t row, uint32_t height, uint32_t t, uint32_t of) {
         const size_t at = query_begin + row;
         for (uint32_t r = 0; r < height; ++r)
           rows[r] = reinterpret_cast<const Element*>(scores_ + (at + r) * kScoreStride);
-        value.ahead = is_first && next.count != 0 ? next.keys : nullptr;
+        value.ahead_first = kGroupPanels * t / of;
+        value.ahead_count =
+            value.ahead == nullptr ? 0 : kGroupPanels * (t + 1) / of - value.ahead_first;
         value.sums = partial + at * stride_;
         run_tile_row<ValueTile<Keys>>(value, padded_dim_ / 16, rows, height, 0);
       });
     };
-    // Whole panels that all rows have, then what is left of each row.
-    const uint32_t least = tile_places(tile, first), most = tile_places(tile, group_.rows - 1);
-    const uint32_t common = least == most ? most : least / kPanelTokens * kPanelTokens;
-    value.end = common;
-    if (common != 0) add_values(0, queries);
-    value.begin = common;
-    value.resume = common != 0;
-    for (uint32_t row = first; row < group_.rows; ++row) {
-      value.end = tile_places(tile, row);
-      if (value.end != common) add_values((row - first) * heads_, heads_);
+    // Rows with the same number of whole panels: these together, then what is left of each row.
+    for (uint32_t begin = first, end = first; begin < group_.rows; begin = end) {
+      const uint32_t whole = tile_places(tile, begin) / kPanelTokens * kPanelTokens;
+      while (end < group_.rows && tile_places(tile, end) / kPanelTokens * kPanelTokens == whole) ++end;
+      value.begin = 0;
+      value.end = whole;
+      value.resume = false;
+      value.ahead = begin == first && next.count != 0 ? next.keys : nullptr;
+      if (whole != 0) add_values((begin - first) * heads_, (end - begin) * heads_);
+      value.begin = whole;
+      value.resume = whole != 0;
+      value.ahead = nullptr;
+      for (uint32_t row = begin; row < end; ++row) {
+        value.end = tile_places(tile, row);
+        if (value.end != whole) add_values((row - first) * heads_, heads_);
+      }
     }
   }
 
@@ -359,8 +378,10 @@ class GqaTask {
 
   const GqaArgs& args_;
   const AttentionGroup& group_;
+  HeadChunks chunks_;
   PagedKvLayout layout_;
-  uint32_t kv_head_, first_head_, heads_, padded_dim_;
+  uint32_t kv_head_ = 0, first_head_ = 0, heads_ = 0;  // of the chunk
+  uint32_t padded_dim_;
   size_t row_floats_, stride_, query_stride_;
   Element* query_;  // [rows * heads, query_stride_]
   float* scores_;   // [rows * heads, kScoreStride]; then the weights
@@ -378,16 +399,13 @@ void gqa_task(const GqaArgs& args, size_t task, std::byte* scratch) {
   const AttentionGroup& group = args.plan->group_of_task(task);
   const uint32_t parts = (group.tiles + group.tiles_per_task - 1) / group.tiles_per_task;
   const uint32_t at = static_cast<uint32_t>(task) - group.first_task;
-  const uint32_t chunk = at / parts, part = at % parts;
-  GqaTask<Keys> work(args, group, chunk, scratch);
-  if (!group.spread()) return work.whole();
+  const uint32_t chunk = at / parts * group.chunks_per_task, part = at % parts;
+  GqaTask<Keys> work(args, group, scratch);
+  if (!group.spread()) return work.whole(chunk, chunk + group.chunks_per_task);
   const uint32_t begin = part * group.tiles_per_task, end = begin + group.tiles_per_task;
-  work.part(begin, end < group.tiles ? end : group.tiles, gqa_partials(args, group, chunk));
+  work.part(chunk, begin, end < group.tiles ? end : group.tiles, gqa_partials(args, group, chunk));
 }
 
-inline size_t gqa_tasks(const GqaArgs& args) {
-  return args.plan->tasks;
-}
 inline void gqa_run(const GqaArgs& args, size_t task, std::byte* scratch) {
   if (args.cache.dtype == DType::f32) {
     gqa_task<F32Keys>(args, task, scratch);
@@ -396,13 +414,10 @@ inline void gqa_run(const GqaArgs& args, size_t task, std::byte* scratch) {
   }
 }
 
-inline size_t gqa_folds(const GqaArgs& args) {
-  return args.plan->folds;
-}
 inline void gqa_fold(const GqaArgs& args, size_t fold, std::byte* scratch) {
   const AttentionGroup& group = args.plan->group_of_fold(fold);
   const uint32_t chunk = static_cast<uint32_t>(fold) - group.first_fold;
-  GqaTask<F32Keys>(args, group, chunk, scratch).fold(gqa_partials(args, group, chunk));
+  GqaTask<F32Keys>(args, group, scratch).fold(chunk, gqa_partials(args, group, chunk));
 }
 
 }  // namespace tandem::TANDEM_ISA_NAMESPACE

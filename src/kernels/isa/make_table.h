@@ -3,7 +3,6 @@
 
 #include <string_view>
 
-#include "kernels/isa/attention.h"
 #include "kernels/isa/combine.h"
 #include "kernels/isa/compressed.h"
 #include "kernels/isa/elementwise.h"
@@ -11,6 +10,7 @@
 #include "kernels/isa/hyper_connection.h"
 #include "kernels/isa/isa_namespace.h"
 #include "kernels/isa/matmul.h"
+#include "kernels/isa/mla.h"
 #include "kernels/isa/quantize.h"
 #include "kernels/isa/trained_rounding.h"
 #include "kernels/kernel_table.h"
@@ -41,12 +41,14 @@ constexpr KernelTable make_table(std::string_view name) noexcept {
   table.rms_norm = {rms_norm_tasks, rms_norm_run};
   table.rope = {rope_tasks, rope_run};
   table.kv_write = {kv_write_tasks, kv_write_run};
-  table.gqa = {{gqa_tasks, gqa_run}, {gqa_folds, gqa_fold}};
-  table.mla = {{mla_tasks, mla_run}, {}};
+  table.gqa = {{planned_tasks<GqaArgs>, gqa_run}, {planned_folds<GqaArgs>, gqa_fold}};
+  table.mla = {{planned_tasks<MlaArgs>, mla_run}, {planned_folds<MlaArgs>, mla_fold}};
   table.compress = {compress_tasks, compress_run};
   table.trained_rounding = {trained_rounding_tasks, trained_rounding_run};
-  table.index_select = {{index_select_tasks, index_select_run}, {}};
-  table.compressed_attention = {{compressed_attention_tasks, compressed_attention_run}, {}};
+  table.index_select = {{planned_tasks<IndexSelectArgs>, index_select_run},
+                        {planned_folds<IndexSelectArgs>, index_select_fold}};
+  table.compressed_attention = {{planned_tasks<CompressedAttentionArgs>, compressed_attention_run},
+                                {planned_folds<CompressedAttentionArgs>, compressed_attention_fold}};
   table.connection_mix = {connection_mix_tasks, connection_mix_run};
   table.connection_collapse = {connection_collapse_tasks, connection_collapse_run};
   table.connection_expand = {connection_expand_tasks, connection_expand_run};

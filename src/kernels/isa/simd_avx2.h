@@ -90,6 +90,18 @@ TANDEM_INLINE Vec store_rounded(uint16_t* p, Vec v) {
   return {widen_lanes(lo), widen_lanes(hi)};
 }
 
+TANDEM_INLINE void store_rounded_pairs(std::byte* p, Vec& first, Vec& second) {
+  alignas(32) uint16_t a[16], b[16];
+  first = store_rounded(a, first);
+  second = store_rounded(b, second);
+  for (int i = 0; i < 16; i += 8) {
+    const __m128i x = _mm_load_si128(reinterpret_cast<const __m128i*>(a + i));
+    const __m128i y = _mm_load_si128(reinterpret_cast<const __m128i*>(b + i));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 4 * i), _mm_unpacklo_epi16(x, y));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 4 * i + 16), _mm_unpackhi_epi16(x, y));
+  }
+}
+
 TANDEM_INLINE __m256i magnitude_of(__m256 v) {
   return _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fffffff));
 }
@@ -233,6 +245,11 @@ TANDEM_INLINE Pairs broadcast_pair(uint32_t pair) {
   const __m256i bits = _mm256_set1_epi32(static_cast<int>(pair));
   return {{even_of(bits), even_of(bits)}, {odd_of(bits), odd_of(bits)}};
 }
+TANDEM_INLINE void interleave_pairs(const uint16_t* first, const uint16_t* second, Pairs (&pairs)[2]) {
+  pairs[0] = {load_bf16(first), load_bf16(second)};
+  pairs[1] = {load_bf16(first + 16), load_bf16(second + 16)};
+}
+TANDEM_INLINE void restore_pair_order(float*) {}
 TANDEM_INLINE Vec dot_pairs(Vec sum, const Pairs& w, const Pairs& x) {
   return fma(w.odd, x.odd, fma(w.even, x.even, sum));
 }

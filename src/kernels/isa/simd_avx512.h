@@ -85,6 +85,19 @@ TANDEM_INLINE Vec store_rounded(uint16_t* p, Vec v) {
   return widen_lanes(bits);
 }
 
+// 16 pairs of them; first and second become what was stored.
+TANDEM_INLINE void store_rounded_pairs(std::byte* p, Vec& first, Vec& second) {
+#ifdef __AVX512BF16__
+  const __m256i a = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(first));
+  const __m256i b = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(second));
+#else
+  const __m256i a = narrow_lanes(first), b = narrow_lanes(second);
+#endif
+  first = widen_lanes(a);
+  second = widen_lanes(b);
+  _mm512_storeu_si512(p, _mm512_or_si512(_mm512_cvtepu16_epi32(a), _mm512_castps_si512(second)));
+}
+
 // For quantised rows. Magnitudes are compared as integers: NaN is above infinity. `most` has no sign bits.
 TANDEM_INLINE Vec max_magnitude(Vec most, Vec x) {
   const __m512i bits = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
@@ -221,6 +234,21 @@ TANDEM_INLINE Pairs load_even_pairs(const std::byte* p) {
 TANDEM_INLINE Pairs broadcast_pair(uint32_t pair) {
   return _mm512_set1_epi32(static_cast<int>(pair));
 }
+// 32 values of two rows side by side, in the order of the processor's unpacking, which restore_pair_order
+// undoes for 32 sums.
+TANDEM_INLINE void interleave_pairs(const uint16_t* first, const uint16_t* second, Pairs (&pairs)[2]) {
+  const __m512i a = _mm512_loadu_si512(first), b = _mm512_loadu_si512(second);
+  pairs[0] = _mm512_unpacklo_epi16(a, b);
+  pairs[1] = _mm512_unpackhi_epi16(a, b);
+}
+TANDEM_INLINE void restore_pair_order(float* sums) {
+  const Vec low = load(sums), high = load(sums + 16);  // 4 of each in turn
+  store(sums, _mm512_permutex2var_ps(
+                  low, _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23), high));
+  store(sums + 16,
+        _mm512_permutex2var_ps(
+            low, _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31), high));
+}
 TANDEM_INLINE Vec dot_pairs(Vec sum, Pairs w, Pairs x) {
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
 }
@@ -241,6 +269,11 @@ TANDEM_INLINE Pairs load_even_pairs(const std::byte* p) {
 TANDEM_INLINE Pairs broadcast_pair(uint32_t pair) {
   return split_pairs(_mm512_set1_epi32(static_cast<int>(pair)));
 }
+TANDEM_INLINE void interleave_pairs(const uint16_t* first, const uint16_t* second, Pairs (&pairs)[2]) {
+  pairs[0] = {load_bf16(first), load_bf16(second)};
+  pairs[1] = {load_bf16(first + 16), load_bf16(second + 16)};
+}
+TANDEM_INLINE void restore_pair_order(float*) {}
 TANDEM_INLINE Vec dot_pairs(Vec sum, const Pairs& w, const Pairs& x) {
   return fma(w.odd, x.odd, fma(w.even, x.even, sum));
 }

@@ -86,6 +86,16 @@ TANDEM_INLINE Vec store_rounded(uint16_t* p, Vec v) {
   return load_bf16(p);
 }
 
+TANDEM_INLINE void store_rounded_pairs(std::byte* p, Vec& first, Vec& second) {
+  uint16_t a[16], b[16];
+  first = store_rounded(a, first);
+  second = store_rounded(b, second);
+  for (int i = 0; i < 16; ++i) {
+    std::memcpy(p + 4 * i, a + i, 2);
+    std::memcpy(p + 4 * i + 2, b + i, 2);
+  }
+}
+
 TANDEM_INLINE uint32_t bits_of(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
@@ -234,6 +244,11 @@ TANDEM_INLINE Pairs load_even_pairs(const std::byte* p) {
 TANDEM_INLINE Pairs broadcast_pair(uint32_t pair) {
   return {set1(widen(static_cast<uint16_t>(pair))), set1(widen(static_cast<uint16_t>(pair >> 16)))};
 }
+TANDEM_INLINE void interleave_pairs(const uint16_t* first, const uint16_t* second, Pairs (&pairs)[2]) {
+  pairs[0] = {load_bf16(first), load_bf16(second)};
+  pairs[1] = {load_bf16(first + 16), load_bf16(second + 16)};
+}
+TANDEM_INLINE void restore_pair_order(float*) {}
 TANDEM_INLINE Vec dot_pairs(Vec sum, const Pairs& w, const Pairs& x) {
   return fma(w.odd, x.odd, fma(w.even, x.even, sum));
 }

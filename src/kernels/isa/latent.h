@@ -1,0 +1,496 @@
+// Attention over keys that are values too (MLA's latents, DeepSeek-V4's window and entries), one vector a
+// token in rows, wherever they lie. The lanes of the scores are queries (rows of a task times heads): a pair
+// of a key's values is broadcast and meets the same pair of 16 queries, so that keys are used in place. For
+// the sums the lanes are dimensions, and two tokens are interleaved in registers as they are read.
+//
+// Tiles of kLatentTileKeys keys, counted from the first; partial results as in attention_tile.h, their
+// dimensions in the order that interleaving leaves (restore_order).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/attention_shape.h"
+#include "kernels/isa/attention_tile.h"
+#include "kernels/isa/isa_namespace.h"
+#include "kernels/isa/product.h"
+
+namespace tandem::TANDEM_ISA_NAMESPACE {
+
+// Keys that a register tile of scores has; with two vectors of queries that is 16 accumulators.
+inline constexpr int kLatentKeys = kBf16Accumulators >= 16 ? 8 : kBf16Accumulators;
+// Rows (queries) that a register tile of sums may have, beside two vectors of dimensions.
+inline constexpr int kLatentRows = kBf16Accumulators >= 24 ? 12 : kBf16Accumulators >= 16 ? 8
+                                   : kBf16Accumulators >= 4                               ? 2
+                                                                                          : 1;
+// Dimensions of a register tile of sums.
+inline constexpr uint32_t kLatentDims = 32;
+
+struct LatentTile {
+  uint32_t count = 0;                          // keys
+  const std::byte* keys[kLatentTileKeys + 1];  // beyond count: the last one again, up to a register tile
+};
+
+// scores[key, q] = query q . key for 16 * Vecs queries and kLatentKeys keys.
+template <class Keys, int Vecs>
+void latent_scores(const std::byte* query, size_t query_stride, const std::byte* const* key_list,
+                   uint32_t key_dim, float* scores, size_t score_stride) {
+  using Product = typename Keys::Product;
+  using Element = typename Keys::Element;
+  Vec sums[kLatentKeys][Vecs];
+  const Element* keys[kLatentKeys];
+#pragma GCC unroll 16
+  for (int k = 0; k < kLatentKeys; ++k) {
+    keys[k] = reinterpret_cast<const Element*>(key_list[k]);
+#pragma GCC unroll 2
+    for (int v = 0; v < Vecs; ++v) sums[k][v] = zero();
+  }
+  uint32_t d = 0;
+  for (; d + Keys::kPair <= key_dim; d += Keys::kPair, query += query_stride) {
+    typename Product::Weights q[Vecs];
+#pragma GCC unroll 2
+    for (int v = 0; v < Vecs; ++v) q[v] = Product::weights(query + v * kLineBytes);
+#pragma GCC unroll 16
+    for (int k = 0; k < kLatentKeys; ++k) {
+      const auto key = Product::activation(keys[k] + d);
+#pragma GCC unroll 2
+      for (int v = 0; v < Vecs; ++v) sums[k][v] = Product::dot(sums[k][v], q[v], key);
+    }
+  }
+  if (d < key_dim) {
+#pragma GCC unroll 16
+    for (int k = 0; k < kLatentKeys; ++k) {
+      const auto key = Product::last_activation(keys[k] + d);
+#pragma GCC unroll 2
+      for (int v = 0; v < Vecs; ++v)
+        sums[k][v] = Product::dot(sums[k][v], Product::weights(query + v * kLineBytes), key);
+    }
+  }
+#pragma GCC unroll 16
+  for (int k = 0; k < kLatentKeys; ++k) {
+#pragma GCC unroll 2
+    for (int v = 0; v < Vecs; ++v) store(scores + k * score_stride + v * 16, sums[k][v]);
+  }
+}
+
+// Scores of kLatentKeys keys.
+template <class Keys>
+void latent_score_keys(const std::byte* query, uint32_t vectors, const std::byte* const* keys, uint32_t key_dim,
+                       float* scores) {
+  const size_t stride = size_t{vectors} * 16;
+  uint32_t v = 0;
+  for (; v + 2 <= vectors; v += 2)
+    latent_scores<Keys, 2>(query + v * kLineBytes, vectors * kLineBytes, keys, key_dim, scores + v * 16,
+                           stride);
+  if (v < vectors)
+    latent_scores<Keys, 1>(query + v * kLineBytes, vectors * kLineBytes, keys, key_dim, scores + v * 16,
+                           stride);
+}
+
+// All scores of a tile, of `vectors` vectors of queries.
+template <class Keys>
+void latent_score_tile(const std::byte* query, uint32_t vectors, const LatentTile& tile, uint32_t key_dim,
+                       float* scores) {
+  for (uint32_t k = 0; k < tile.count; k += kLatentKeys)
+    latent_score_keys<Keys>(query, vectors, tile.keys + k, key_dim, scores + size_t{k} * vectors * 16);
+}
+
+// Where a query goes: one lane of each column.
+template <class Keys>
+class QueryLane {
+ public:
+  using Element = typename Keys::Element;
+  QueryLane(std::byte* queries, size_t lanes, size_t lane)
+      : query_(reinterpret_cast<Element*>(queries) + lane * Keys::kPair), stride_(lanes * Keys::kPair) {}
+
+  // Dimensions [first, first + count).
+  void put(uint32_t first, const float* from, uint32_t count) const {
+    for (uint32_t d = 0; d < count; d += 16) {
+      const uint32_t lanes = lanes_at(d, count);
+      alignas(64) Element narrow[16];
+      Keys::store_query(narrow, load_lanes(from + d, lanes));
+      const uint32_t at = first + d;
+      if (lanes == 16 && at % Keys::kPair == 0) {
+        for (uint32_t i = 0; i < 16; i += Keys::kPair)
+          std::memcpy(query_ + (at + i) / Keys::kPair * stride_, narrow + i, 4);
+      } else {
+        for (uint32_t i = 0; i < lanes; ++i)
+          query_[(at + i) / Keys::kPair * stride_ + (at + i) % Keys::kPair] = narrow[i];
+      }
+    }
+  }
+
+ private:
+  Element* query_;
+  size_t stride_;
+};
+
+struct LatentValues {
+  const LatentTile* tile = nullptr;
+  const LatentTile* ahead = nullptr;  // whose keys are asked for; or null
+  uint32_t ahead_tail = 0;            // bytes between the value's end and the key's
+  uint32_t begin = 0, end = 0;        // keys; begin: of a pair
+  uint32_t dim = 0;                   // first dimension
+  uint32_t value_dim = 0;
+  const std::byte* weights = nullptr;  // [pairs of the tile][queries]
+  size_t weight_stride = 0;            // bytes
+  bool resume = false;
+  float* sums = nullptr;
+  size_t sums_stride = 0;
+};
+
+// sums[q, d] (+)= weights[q, k] * value[k, d] for Rows queries and kLatentDims dimensions.
+template <class Keys, int Rows>
+void latent_values(const LatentValues& args) {
+  using Product = typename Keys::Product;
+  using Element = typename Keys::Element;
+  Vec sums[Rows][2];
+#pragma GCC unroll 16
+  for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v)
+      sums[r][v] = args.resume ? load(args.sums + r * args.sums_stride + v * 16) : zero();
+  }
+  const size_t offset = size_t{args.dim} * sizeof(Element);
+  const std::byte* weights = args.weights + args.begin / Keys::kPair * args.weight_stride;
+  const std::byte* const* keys = args.tile->keys;
+  const auto add_pair = [&](const typename Product::Weights(&w)[2]) TANDEM_LAMBDA_INLINE {
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) {
+      const auto p = Product::activation(reinterpret_cast<const Element*>(weights + r * 4));
+#pragma GCC unroll 2
+      for (int v = 0; v < 2; ++v) sums[r][v] = Product::dot(sums[r][v], w[v], p);
+    }
+  };
+  uint32_t k = args.begin;
+  if (args.value_dim - args.dim >= kLatentDims) [[likely]] {
+    for (; k + Keys::kPair <= args.end; k += Keys::kPair, weights += args.weight_stride) {
+      if (args.ahead != nullptr) {
+#pragma GCC unroll 2
+        for (uint32_t i = 0; i < Keys::kPair; ++i) {
+          const std::byte* next = args.ahead->keys[k + i] + offset;
+          prefetch(next);
+          if (sizeof(Element) == 4) prefetch(next + 64);
+          if (offset < args.ahead_tail) prefetch(next + args.value_dim * sizeof(Element));
+        }
+      }
+      typename Product::Weights w[2];
+      Keys::interleave(keys[k] + offset, keys[k + Keys::kPair - 1] + offset, w);
+      add_pair(w);
+    }
+  }
+  // The last dimensions and the last token of an odd number: through memory, with zeros for what is not.
+  const uint32_t left = args.value_dim - args.dim < kLatentDims ? args.value_dim - args.dim : kLatentDims;
+  for (; k < args.end; k += Keys::kPair, weights += args.weight_stride) {
+    alignas(64) Element pair[2][kLatentDims] = {};
+    for (uint32_t i = 0; i < Keys::kPair && k + i < args.end; ++i)
+      std::memcpy(pair[i], keys[k + i] + offset, left * sizeof(Element));
+    typename Product::Weights w[2];
+    Keys::interleave(reinterpret_cast<const std::byte*>(pair[0]),
+                     reinterpret_cast<const std::byte*>(pair[Keys::kPair - 1]), w);
+    add_pair(w);
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) store(args.sums + r * args.sums_stride + v * 16, sums[r][v]);
+  }
+}
+
+// The same for queries [first, first + count) and all dimensions.
+template <class Keys>
+void latent_value_rows(LatentValues args, uint32_t first, uint32_t count) {
+  float* sums = args.sums + first * args.sums_stride;
+  const std::byte* weights = args.weights + size_t{first} * 4;
+  const LatentTile* ahead = args.ahead;
+  for (args.dim = 0; args.dim < args.value_dim; args.dim += kLatentDims) {
+    args.ahead = ahead;
+    const auto run = [&]<int Rows>(uint32_t row) {
+      args.sums = sums + row * args.sums_stride + args.dim;
+      args.weights = weights + size_t{row} * 4;
+      latent_values<Keys, Rows>(args);
+      args.ahead = nullptr;
+      return Rows;
+    };
+    for (uint32_t row = 0; row < count;) {
+      const uint32_t rest = count - row;
+      if (kLatentRows >= 12 && (rest >= 20 || rest == 12)) {
+        row += run.template operator()<kLatentRows >= 12 ? 12 : 1>(row);
+      } else if (kLatentRows >= 8 && rest >= 8) {
+        row += run.template operator()<kLatentRows >= 8 ? 8 : 1>(row);
+      } else if (kLatentRows >= 4 && rest >= 4) {
+        row += run.template operator()<kLatentRows >= 4 ? 4 : 1>(row);
+      } else if (kLatentRows >= 2 && rest >= 2) {
+        row += run.template operator()<kLatentRows >= 2 ? 2 : 1>(row);
+      } else {
+        row += run.template operator()<1>(row);
+      }
+    }
+  }
+}
+
+// A task: rows [first_row, first_row + rows) times `heads` heads. Source knows what they are:
+//   uint32_t keys(uint32_t row)                  how many keys the row has, not falling from row to row
+//   const std::byte* key(uint32_t i)             the i-th key of the last row; of every row that has it
+//   void query(uint32_t row, uint32_t h, const QueryLane&) puts it there
+//   void write(uint32_t row, uint32_t h, const float* total, uint32_t padded_dim)
+//   float sink(uint32_t h)                       score of a key without a value, if kSinks
+template <class Keys, class Source>
+class LatentTask {
+ public:
+  using Element = typename Keys::Element;
+
+  LatentTask(const Source& source, uint32_t rows, uint32_t tiles, uint32_t heads, uint32_t key_dim,
+             uint32_t value_dim, float scale, size_t row_floats, std::byte* scratch)
+      : source_(source),
+        rows_(rows),
+        tiles_(tiles),
+        heads_(heads),
+        key_dim_(key_dim),
+        value_dim_(value_dim),
+        scale_log2_(scale * kLog2E),
+        row_floats_(row_floats) {
+    vectors_ = (rows * heads + 15) / 16;
+    padded_dim_ = latent_padded_dim(value_dim);
+    stride_ = padded_dim_ + 16;
+    columns_ = (key_dim + Keys::kPair - 1) / Keys::kPair;
+    query_ = scratch;
+    scores_ = reinterpret_cast<float*>(query_ + size_t{columns_} * vectors_ * kLineBytes);
+    part_ = scores_ + size_t{kLatentTileKeys} * vectors_ * 16;
+    total_ = part_ + size_t{rows} * heads * stride_;
+  }
+
+  void whole() {
+    load_queries();
+    start();
+    LatentTile lists[2];
+    fill(lists[0], 0);
+    for (uint32_t tile = 0; tile < tiles_; ++tile) {
+      LatentTile& next = lists[(tile + 1) % 2];
+      next.count = 0;
+      if (tile + 1 < tiles_) fill(next, tile + 1);
+      run_tile(tile, lists[tile % 2], next, part_);
+      add_up(tile, part_);
+    }
+    write();
+  }
+  void part(uint32_t begin, uint32_t end, float* partials) {
+    load_queries();
+    LatentTile lists[2];
+    fill(lists[begin % 2], begin);
+    for (uint32_t tile = begin; tile < end; ++tile) {
+      LatentTile& next = lists[(tile + 1) % 2];
+      next.count = 0;
+      if (tile + 1 < end) fill(next, tile + 1);
+      run_tile(tile, lists[tile % 2], next, partials + size_t{tile} * rows_ * row_floats_);
+    }
+  }
+  void fold(const float* partials) {
+    start();
+    for (uint32_t tile = 0; tile < tiles_; ++tile)
+      add_up(tile, partials + size_t{tile} * rows_ * row_floats_);
+    write();
+  }
+
+ private:
+  uint32_t first_row_of(uint32_t tile) const {
+    uint32_t row = 0;
+    while (source_.keys(row) <= tile * kLatentTileKeys) ++row;
+    return row;
+  }
+  uint32_t tile_keys(uint32_t tile, uint32_t row) const {
+    const uint32_t keys = source_.keys(row) - tile * kLatentTileKeys;
+    return keys < kLatentTileKeys ? keys : kLatentTileKeys;
+  }
+
+  void start() {
+    if constexpr (Source::kSinks) {
+      for (uint32_t q = 0; q < rows_ * heads_; ++q) {
+        float* total = total_ + q * stride_;
+        for (uint32_t d = 0; d < padded_dim_; d += 16) store(total + d, zero());
+        total[padded_dim_] = source_.sink(q % heads_) * kLog2E;
+        total[padded_dim_ + 1] = 1.0f;
+      }
+    }
+  }
+  void add_up(uint32_t tile, const float* parts) {
+    for (uint32_t q = first_row_of(tile) * heads_; q < rows_ * heads_; ++q)
+      fold_partial(total_ + q * stride_, parts + q * stride_, padded_dim_, tile == 0 && !Source::kSinks);
+  }
+
+  void load_queries() {
+    // Lanes without a query, and the second of an odd column.
+    std::memset(query_, 0, size_t{columns_} * vectors_ * kLineBytes);
+    for (uint32_t q = 0; q < rows_ * heads_; ++q)
+      source_.query(q / heads_, q % heads_, QueryLane<Keys>(query_, size_t{vectors_} * 16, q));
+  }
+
+  void fill(LatentTile& list, uint32_t tile) const {
+    list.count = tile_keys(tile, rows_ - 1);
+    for (uint32_t i = 0; i < list.count; ++i) list.keys[i] = source_.key(tile * kLatentTileKeys + i);
+    for (uint32_t i = list.count; i < kLatentTileKeys; ++i) list.keys[i] = list.keys[list.count - 1];
+  }
+
+  // Turns the scores of 16 queries into weights in place, pairs of keys side by side.
+  void soften(uint32_t vector, uint32_t keys, const uint32_t* counts, float* partial, uint32_t first_query) {
+    const size_t stride = size_t{vectors_} * 16;
+    float* scores = scores_ + vector * 16;
+    const Vec scale = set1(scale_log2_);
+    const Vec minus_infinity = set1(-std::numeric_limits<float>::infinity());
+    // Keys from `common` on are not all queries' keys.
+    uint32_t common = keys;
+    for (uint32_t i = 0; i < 16; ++i) common = counts[i] < common ? counts[i] : common;
+    const auto own = [&](Vec v, uint32_t key, float other) {
+      alignas(64) float all[16];
+      store(all, v);
+      for (uint32_t i = 0; i < 16; ++i) all[i] = key < counts[i] ? all[i] : other;
+      return load(all);
+    };
+    Vec most = minus_infinity;
+    for (uint32_t k = 0; k < keys; ++k) {
+      Vec score = mul(load(scores + k * stride), scale);
+      if (k >= common) [[unlikely]]
+        score = own(score, k, -std::numeric_limits<float>::infinity());
+      most = max(score, most);
+    }
+    const Vec minus_maximum = sub(zero(), most);
+    const auto weigh = [&](uint32_t k) TANDEM_LAMBDA_INLINE {
+      if (k >= keys) return zero();
+      const Vec weight = Keys::weigh(fma(load(scores + k * stride), scale, minus_maximum));
+      if (k >= common) [[unlikely]]
+        return own(weight, k, 0.0f);
+      return weight;
+    };
+    Vec sum = zero();
+    for (uint32_t k = 0; k < keys; k += Keys::kPair) {
+      float* to = scores + k / Keys::kPair * stride;
+      if constexpr (Keys::kPair == 1) {
+        const Vec weight = weigh(k);
+        store(to, weight);
+        sum = add(sum, weight);
+      } else {
+        Vec first = weigh(k), second = weigh(k + 1);
+        store_rounded_pairs(reinterpret_cast<std::byte*>(to), first, second);
+        sum = add(add(sum, first), second);
+      }
+    }
+    alignas(64) float ends[2][16];
+    store(ends[0], most);
+    store(ends[1], sum);
+    for (uint32_t i = 0; i < 16; ++i) {
+      const uint32_t q = vector * 16 + i;
+      if (q < first_query || q >= rows_ * heads_) continue;
+      partial[q * stride_ + padded_dim_] = ends[0][i];
+      partial[q * stride_ + padded_dim_ + 1] = ends[1][i];
+    }
+  }
+
+  // Partial results of the rows that have keys in the tile.
+  void run_tile(uint32_t tile, const LatentTile& list, const LatentTile& next, float* partial) {
+    latent_score_tile<Keys>(query_, vectors_, list, key_dim_, scores_);
+    const uint32_t first = first_row_of(tile);
+    for (uint32_t v = 0; v < vectors_; ++v) {
+      uint32_t counts[16];
+      for (uint32_t i = 0; i < 16; ++i) {
+        const uint32_t row = (v * 16 + i) / heads_;
+        // Those without a key or a row take one: nobody reads what comes of it.
+        counts[i] = row < first || row >= rows_ ? list.count : tile_keys(tile, row);
+      }
+      soften(v, list.count, counts, partial, first * heads_);
+    }
+    LatentValues values;
+    values.tile = &list;
+    values.value_dim = value_dim_;
+    values.ahead = next.count == 0 ? nullptr : &next;
+    values.ahead_tail = static_cast<uint32_t>((key_dim_ - value_dim_) * sizeof(Element));
+    values.weights = reinterpret_cast<const std::byte*>(scores_);
+    values.weight_stride = size_t{vectors_} * 64;
+    values.sums = partial;
+    values.sums_stride = stride_;
+    const uint32_t least = tile_keys(tile, first), most = list.count;
+    const uint32_t common = least == most ? most : least / Keys::kPair * Keys::kPair;
+    values.end = common;
+    if (common != 0) latent_value_rows<Keys>(values, first * heads_, (rows_ - first) * heads_);
+    values.ahead = nullptr;
+    values.begin = common;
+    values.resume = common != 0;
+    for (uint32_t row = first; row < rows_; ++row) {
+      values.end = tile_keys(tile, row);
+      if (values.end != common) latent_value_rows<Keys>(values, row * heads_, heads_);
+    }
+  }
+
+  void write() {
+    for (uint32_t q = 0; q < rows_ * heads_; ++q) {
+      float* total = total_ + q * stride_;
+      for (uint32_t d = 0; d < padded_dim_; d += kLatentDims) Keys::restore_order(total + d);
+      source_.write(q / heads_, q % heads_, total, padded_dim_);
+    }
+  }
+
+  const Source& source_;
+  uint32_t rows_, tiles_, heads_, key_dim_, value_dim_;
+  float scale_log2_;
+  size_t row_floats_;
+  uint32_t vectors_, padded_dim_, columns_;
+  size_t stride_;
+  std::byte* query_;  // [columns_][vectors_ * 16 queries][pair]
+  float* scores_;     // [keys of a tile][vectors_ * 16]; then the weights, [pairs of keys][queries][pair]
+  float* part_;       // [queries, stride_]
+  float* total_;
+};
+
+// A planned kernel over a Source. Plan says how its arguments are read:
+//   HeadChunks chunks(args); Source source(args, group, first_head); key_dim, value_dim, is_f32 (args)
+// Calls body(task of the chunk, its partial results).
+template <class Plan, class Keys, class Args, class Body>
+TANDEM_INLINE void with_chunk(const Args& args, const AttentionGroup& group, uint32_t chunk,
+                              std::byte* scratch, const Body& body) {
+  const HeadChunks chunks = Plan::chunks(args);
+  const uint32_t value_dim = Plan::value_dim(args);
+  const size_t row_floats = size_t{chunks.per_chunk} * (latent_padded_dim(value_dim) + 16);
+  const auto source = Plan::source(args, group, chunk * chunks.per_chunk);
+  LatentTask<Keys, std::remove_const_t<decltype(source)>> task(source, group.rows, group.tiles,
+                                                               chunks.heads(chunk), Plan::key_dim(args),
+                                                               value_dim, args.scale, row_floats, scratch);
+  body(task, args.plan->partials + group.partials + size_t{chunk} * group.tiles * group.rows * row_floats);
+}
+
+template <class Plan, class Keys, class Args>
+void latent_task(const Args& args, size_t task, std::byte* scratch) {
+  const AttentionGroup& group = args.plan->group_of_task(task);
+  const uint32_t parts = (group.tiles + group.tiles_per_task - 1) / group.tiles_per_task;
+  const uint32_t at = static_cast<uint32_t>(task) - group.first_task;
+  const uint32_t first = at / parts * group.chunks_per_task, part = at % parts;
+  for (uint32_t chunk = first; chunk < first + group.chunks_per_task; ++chunk) {
+    with_chunk<Plan, Keys>(args, group, chunk, scratch, [&](auto& work, float* partials) {
+      if (!group.spread()) return work.whole();
+      const uint32_t begin = part * group.tiles_per_task, end = begin + group.tiles_per_task;
+      work.part(begin, end < group.tiles ? end : group.tiles, partials);
+    });
+  }
+}
+template <class Plan, class Args>
+void latent_run(const Args& args, size_t task, std::byte* scratch) {
+  if (Plan::is_f32(args)) {
+    latent_task<Plan, F32Keys>(args, task, scratch);
+  } else {
+    latent_task<Plan, Bf16Keys>(args, task, scratch);
+  }
+}
+template <class Plan, class Args>
+void latent_fold(const Args& args, size_t fold, std::byte* scratch) {
+  const AttentionGroup& group = args.plan->group_of_fold(fold);
+  const uint32_t chunk = static_cast<uint32_t>(fold) - group.first_fold;
+  const auto add_up = [](auto& work, float* partials) { work.fold(partials); };
+  if (Plan::is_f32(args)) {
+    with_chunk<Plan, F32Keys>(args, group, chunk, scratch, add_up);
+  } else {
+    with_chunk<Plan, Bf16Keys>(args, group, chunk, scratch, add_up);
+  }
+}
+
+}  // namespace tandem::TANDEM_ISA_NAMESPACE
