@@ -271,7 +271,6 @@ Result<KernelCase> make_mla(uint32_t heads, uint32_t latent, uint32_t rope, uint
   KernelCase result;
   result.bytes = static_cast<double>(latent + rope) * context * sequences * sizeof(bf16);
   result.flops = 2.0 * heads * (2.0 * latent + rope) * keys_of(*state);
-  result.flop_roof = FlopRoof::f32_fma;
   result.run = [state, heads, latent, rope, query_width, out_width](KernelRunner& runner) {
     MlaArgs args;
     args.rows = state->rows;

@@ -63,10 +63,12 @@ TANDEM_INLINE Vec first_lanes_or(Vec v, uint32_t lanes, float other) {
 }
 
 // Turns the scores of one query, `panels` vectors of which panel i has lanes(i) keys, into weights in place,
-// as elements of the cache's dtype, 0 where there is no key. Writes the maximum and the denominator.
+// as elements of the cache's dtype, 0 where there is no key. Writes the maximum and the denominator. Asks for
+// kSoftenAhead bytes a vector from `ahead` on meanwhile, or null.
+inline constexpr uint32_t kSoftenAhead = 128;
 template <class Keys, class Lanes>
 TANDEM_INLINE void soften_tile(float* scores, uint32_t panels, const Lanes& lanes, float scale_log2,
-                               float* partial_end) {
+                               const std::byte* ahead, float* partial_end) {
   constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
   const Vec scale = set1(scale_log2);
   Vec most = set1(kMinusInfinity);
@@ -83,6 +85,10 @@ TANDEM_INLINE void soften_tile(float* scores, uint32_t panels, const Lanes& lane
   Vec sum = zero();
   for (uint32_t i = 0; i < panels; ++i) {
     const uint32_t n = lanes(i);
+    if (ahead != nullptr) {
+      prefetch(ahead + size_t{i} * kSoftenAhead);
+      prefetch(ahead + size_t{i} * kSoftenAhead + kLineBytes);
+    }
     Vec weight = Keys::weigh(fma(load(scores + i * 16), scale, minus_maximum));
     if (n < 16) [[unlikely]]
       weight = first_lanes_or(weight, n, 0.0f);

@@ -81,7 +81,8 @@ struct ScoreTile {
 struct ValueArgs {
   const std::byte* const* panels = nullptr;
   const std::byte* const* ahead = nullptr;  // panels of which the same places are asked for meanwhile:
-  uint32_t ahead_first = 0, ahead_count = 0;  // these lines of four
+  uint32_t ahead_first = 0, ahead_count = 0;  // these lines of four,
+  uint32_t ahead_panel = 0;                   // from this panel on
   const uint8_t* lanes = nullptr;
   uint32_t begin = 0, end = 0;  // begin: of a panel
   size_t line_stride = 0;       // bytes between pairs of tokens
@@ -131,10 +132,11 @@ struct ValueTile {
       const uint32_t tokens = left < args.lanes[panel] ? left : args.lanes[panel];
       const std::byte* line = args.panels[panel] + args.offset;
       if (tokens == kPanelTokens) [[likely]] {
+        const uint32_t ahead = panel < args.ahead_panel ? 0 : args.ahead_count;
         const std::byte* next =
-            args.ahead_count == 0 ? nullptr : args.ahead[panel] + args.offset + args.ahead_first * kLineBytes;
+            ahead == 0 ? line : args.ahead[panel] + args.offset + args.ahead_first * kLineBytes;
         for (uint32_t t = 0; t < kPanelTokens; t += Keys::kPair, line += args.line_stride) {
-          for (uint32_t i = 0; i < args.ahead_count; ++i) prefetch(next + i * kLineBytes);
+          for (uint32_t i = 0; i < ahead; ++i) prefetch(next + i * kLineBytes);
           next += args.line_stride;
           step(line, t, both);
         }
@@ -316,6 +318,9 @@ class GqaTask {
       });
     }
     const float scale = args_.scale * kLog2E;
+    // Some of the next tile's keys already, a panel a query, so that memory is not idle.
+    const bool small = layout_.key_columns() * kLineBytes <= kTilePanels * kSoftenAhead;
+    const uint32_t asked = next.count == 0 || !small ? 0 : queries < kTilePanels / 4 ? queries : kTilePanels / 4;
     for (uint32_t q = 0; q < queries; ++q) {
       const uint32_t places = tile_places(tile, first + q / heads_);
       soften_tile<Keys>(
@@ -324,10 +329,11 @@ class GqaTask {
             const uint32_t left = places - i * kPanelTokens;
             return left < list.lanes[i] ? left : uint32_t{list.lanes[i]};
           },
-          scale, partial + size_t{q} * stride_ + padded_dim_);
+          scale, q < asked ? next.keys[q] : nullptr, partial + size_t{q} * stride_ + padded_dim_);
     }
     ValueArgs value;
     value.panels = list.values;
+    value.ahead_panel = asked;
     value.lanes = list.lanes;
     value.line_stride = size_t{padded_dim_} * Keys::kPair * sizeof(Element);
     value.sums_stride = stride_;
