@@ -385,9 +385,9 @@ std::vector<CaseMaker> kernel_cases() {
   };
   for (const Batch batch : {Batch{1, 32768, 1}, Batch{8, 4096, 1}, Batch{32, 2048, 1}, Batch{128, 512, 1},
                             Batch{1, 1024, 64}, Batch{1, 512, 512}, Batch{1, 4608, 512}}) {
-    const std::string name =
-        batch.chunk == 1 ? fmt::format("decode {} x {}", batch.sequences, batch.context)
-                         : fmt::format("prefill {} at {}", batch.chunk, batch.context - batch.chunk);
+    const std::string name = batch.chunk == 1
+                                 ? fmt::format("decode {} x {}", batch.sequences, batch.context)
+                                 : fmt::format("prefill {} at {}", batch.chunk, batch.context - batch.chunk);
     const auto [sequences, context, chunk] = batch;
     add("gqa 32/4 heads of 128, " + name,
         [=](const KernelTable&) { return make_gqa(32, 4, 128, sequences, context, chunk); });

@@ -7,8 +7,8 @@
 namespace tandem {
 namespace {
 
-// Partial results of one run. Groups that do not fit are not spread. A batch of one with 32 heads of 128 needs
-// 1.2 MiB for 32 K tokens. Memory that is never written is never taken.
+// Partial results of one run. Groups that do not fit are not spread. A batch of one with 32 heads of 128
+// needs 1.2 MiB for 32 K tokens. Memory that is never written is never taken.
 constexpr size_t kPartialBytes = size_t{16} << 20;
 // Tasks that one thread should have at least: with fewer the last one to end is waited for.
 constexpr uint64_t kTasksPerThread = 4;

@@ -57,7 +57,7 @@ struct AttentionPlan {
   }
 
  private:
-  template <uint32_t AttentionGroup::* First>
+  template <uint32_t AttentionGroup::*First>
   [[gnu::always_inline]] const AttentionGroup& last_at_most(size_t number) const {
     const AttentionGroup* groups_data = groups.data();
     size_t low = 0, high = groups.size();

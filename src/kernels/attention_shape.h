@@ -72,7 +72,8 @@ inline constexpr uint32_t kLatentTileKeys = 256;
   return (value_dim + 31) / 32 * 32;
 }
 // Scratch: for vectors of 16 queries their values and the scores of a tile, and two partial results each.
-[[gnu::always_inline]] inline uint32_t latent_most_queries(uint32_t key_dim, uint32_t value_dim, DType dtype) {
+[[gnu::always_inline]] inline uint32_t latent_most_queries(uint32_t key_dim, uint32_t value_dim,
+                                                           DType dtype) {
   const size_t columns = dtype == DType::f32 ? key_dim : (key_dim + 1) / 2;
   const size_t bytes =
       (columns + kLatentTileKeys + 2 * (size_t{latent_padded_dim(value_dim)} + 16)) * sizeof(float);
@@ -102,7 +103,8 @@ struct CompressedKeys {
   uint32_t first, window, entries;
   const int32_t* selected;
 };
-[[gnu::always_inline]] inline CompressedKeys compressed_keys(const CompressedAttentionArgs& args, size_t row) {
+[[gnu::always_inline]] inline CompressedKeys compressed_keys(const CompressedAttentionArgs& args,
+                                                             size_t row) {
   CompressedKeys keys;
   const uint32_t seen = args.window_rows[row].position + 1;
   if (args.window_ranges.empty()) {

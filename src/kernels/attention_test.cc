@@ -339,7 +339,8 @@ TEST_P(AttentionTest, MlaAgreesWithFloat64AndChunkingKeepsBits) {
           for (size_t begin = first; begin < last; begin += chunk) {
             attend(chunked, begin, std::min<size_t>(begin + chunk, last), threads);
           }
-          EXPECT_TRUE(same_bits(out, first * out_width, chunked, first * out_width, (last - first) * out_width))
+          EXPECT_TRUE(
+              same_bits(out, first * out_width, chunked, first * out_width, (last - first) * out_width))
               << "chunks of " << chunk << ", " << threads << " threads";
         }
       }

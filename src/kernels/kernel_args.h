@@ -155,7 +155,8 @@ struct AttentionPlan;  // kernels/attention_plan.h
 
 // Grouped-query attention. Of a bf16 cache the products are bf16: queries are rounded to bf16, and so are the
 // weights of the softmax (2^x of what a key's score is below the largest of its tile), whose rounded values
-// make the denominator. Sums are float32. The keys and values of the rows themselves are in the cache already.
+// make the denominator. Sums are float32. The keys and values of the rows themselves are in the cache
+// already.
 struct GqaArgs {
   std::span<const AttentionRow> rows;
   KvCacheView cache;

@@ -269,8 +269,9 @@ class CompressedSource {
       return block_of(args_.window_cache, args_.window_rows[row_], position) +
              position % args_.window_cache.tokens_per_block * token_bytes_;
     }
-    const uint32_t entry =
-        keys_.selected == nullptr ? i - keys_.window : static_cast<uint32_t>(keys_.selected[i - keys_.window]);
+    const uint32_t entry = keys_.selected == nullptr
+                               ? i - keys_.window
+                               : static_cast<uint32_t>(keys_.selected[i - keys_.window]);
     return block_of(args_.entries, args_.entry_rows[row_], entry * args_.ratio) +
            entry % per_block_ * token_bytes_;
   }

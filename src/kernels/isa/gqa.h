@@ -14,8 +14,8 @@
 
 namespace tandem::TANDEM_ISA_NAMESPACE {
 
-// Panels of one tile. A block is smaller than what the processor's prefetchers need to get going, so while the
-// keys are used the values are asked for, and while those are used the keys of the next tile.
+// Panels of one tile. A block is smaller than what the processor's prefetchers need to get going, so while
+// the keys are used the values are asked for, and while those are used the keys of the next tile.
 struct PanelList {
   uint32_t count = 0;
   const std::byte* keys[kTilePanels];
@@ -80,7 +80,7 @@ struct ScoreTile {
 // dimension 16 * `vector` on.
 struct ValueArgs {
   const std::byte* const* panels = nullptr;
-  const std::byte* const* ahead = nullptr;  // panels of which the same places are asked for meanwhile:
+  const std::byte* const* ahead = nullptr;    // panels of which the same places are asked for meanwhile:
   uint32_t ahead_first = 0, ahead_count = 0;  // these lines of four,
   uint32_t ahead_panel = 0;                   // from this panel on
   const uint8_t* lanes = nullptr;
@@ -287,8 +287,8 @@ class GqaTask {
     for (uint32_t i = list.count; i < kTilePanels; ++i) list.keys[i] = list.keys[list.count - 1];
   }
 
-  // Partial results of the rows from `first` on, which have keys in the tile. `cold`: nobody has asked for the
-  // tile's keys yet.
+  // Partial results of the rows from `first` on, which have keys in the tile. `cold`: nobody has asked for
+  // the tile's keys yet.
   void run_tile(uint32_t tile, uint32_t first, const PanelList& list, const PanelList& next, bool cold,
                 float* partial) {
     const uint32_t queries = (group_.rows - first) * heads_;
@@ -320,7 +320,9 @@ class GqaTask {
     const float scale = args_.scale * kLog2E;
     // Some of the next tile's keys already, a panel a query, so that memory is not idle.
     const bool small = layout_.key_columns() * kLineBytes <= kTilePanels * kSoftenAhead;
-    const uint32_t asked = next.count == 0 || !small ? 0 : queries < kTilePanels / 4 ? queries : kTilePanels / 4;
+    const uint32_t asked = next.count == 0 || !small   ? 0
+                           : queries < kTilePanels / 4 ? queries
+                                                       : kTilePanels / 4;
     for (uint32_t q = 0; q < queries; ++q) {
       const uint32_t places = tile_places(tile, first + q / heads_);
       soften_tile<Keys>(
@@ -343,8 +345,7 @@ class GqaTask {
         for (uint32_t r = 0; r < height; ++r)
           rows[r] = reinterpret_cast<const Element*>(scores_ + (at + r) * kScoreStride);
         value.ahead_first = kGroupPanels * t / of;
-        value.ahead_count =
-            value.ahead == nullptr ? 0 : kGroupPanels * (t + 1) / of - value.ahead_first;
+        value.ahead_count = value.ahead == nullptr ? 0 : kGroupPanels * (t + 1) / of - value.ahead_first;
         value.sums = partial + at * stride_;
         run_tile_row<ValueTile<Keys>>(value, padded_dim_ / 16, rows, height, 0);
       });

@@ -23,9 +23,10 @@ namespace tandem::TANDEM_ISA_NAMESPACE {
 // Keys that a register tile of scores has; with two vectors of queries that is 16 accumulators.
 inline constexpr int kLatentKeys = kBf16Accumulators >= 16 ? 8 : kBf16Accumulators;
 // Rows (queries) that a register tile of sums may have, beside two vectors of dimensions.
-inline constexpr int kLatentRows = kBf16Accumulators >= 24 ? 12 : kBf16Accumulators >= 16 ? 8
-                                   : kBf16Accumulators >= 4                               ? 2
-                                                                                          : 1;
+inline constexpr int kLatentRows = kBf16Accumulators >= 24   ? 12
+                                   : kBf16Accumulators >= 16 ? 8
+                                   : kBf16Accumulators >= 4  ? 2
+                                                             : 1;
 // Dimensions of a register tile of sums.
 inline constexpr uint32_t kLatentDims = 32;
 
@@ -78,8 +79,8 @@ void latent_scores(const std::byte* query, size_t query_stride, const std::byte*
 
 // Scores of kLatentKeys keys.
 template <class Keys>
-void latent_score_keys(const std::byte* query, uint32_t vectors, const std::byte* const* keys, uint32_t key_dim,
-                       float* scores) {
+void latent_score_keys(const std::byte* query, uint32_t vectors, const std::byte* const* keys,
+                       uint32_t key_dim, float* scores) {
   const size_t stride = size_t{vectors} * 16;
   uint32_t v = 0;
   for (; v + 2 <= vectors; v += 2)
@@ -218,13 +219,13 @@ void latent_value_rows(LatentValues args, uint32_t first, uint32_t count) {
     for (uint32_t row = 0; row < count;) {
       const uint32_t rest = count - row;
       if (kLatentRows >= 12 && (rest >= 20 || rest == 12)) {
-        row += run.template operator()<kLatentRows >= 12 ? 12 : 1>(row);
+        row += run.template operator() < kLatentRows >= 12 ? 12 : 1 > (row);
       } else if (kLatentRows >= 8 && rest >= 8) {
-        row += run.template operator()<kLatentRows >= 8 ? 8 : 1>(row);
+        row += run.template operator() < kLatentRows >= 8 ? 8 : 1 > (row);
       } else if (kLatentRows >= 4 && rest >= 4) {
-        row += run.template operator()<kLatentRows >= 4 ? 4 : 1>(row);
+        row += run.template operator() < kLatentRows >= 4 ? 4 : 1 > (row);
       } else if (kLatentRows >= 2 && rest >= 2) {
-        row += run.template operator()<kLatentRows >= 2 ? 2 : 1>(row);
+        row += run.template operator() < kLatentRows >= 2 ? 2 : 1 > (row);
       } else {
         row += run.template operator()<1>(row);
       }
