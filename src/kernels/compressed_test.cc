@@ -363,12 +363,9 @@ struct AttentionShape {
 
 TEST_P(CompressedTest, AttentionAgreesWithFloat64AndCutsDoNotMatter) {
   // The last one sees up to 340 keys: two tiles.
-  const AttentionShape shapes[] = {{4, 24, 20, 0, 1, 0},
-                                   {3, 64, 16, 4, 4, 5},
-                                   {20, 40, 70, 16, 1, 0},
-                                   {5, 32, 12, 0, 1, 0, 5},
-                                   {2, 64, 33, 0, 1, 0, 10},
-                                   {36, 32, 300, 4, 4, 50}};
+  const AttentionShape shapes[] = {{4, 24, 20, 0, 1, 0},     {3, 64, 16, 4, 4, 5},
+                                   {20, 40, 70, 16, 1, 0},   {5, 32, 12, 0, 1, 0, 5},
+                                   {2, 64, 33, 0, 1, 0, 10}, {36, 32, 300, 4, 4, 50}};
   for (const AttentionShape shape : shapes) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       SCOPED_TRACE(::testing::Message() << shape.heads << " heads, ratio " << shape.ratio);
