@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -34,6 +35,7 @@ class CodepointSet {
 
   bool empty() const { return ranges_.empty(); }
   bool only_ascii() const;
+  std::span<const Range> ranges() const { return ranges_; }  // sorted, disjoint, not adjacent
   void seal();
 
   bool contains(char32_t codepoint) const {

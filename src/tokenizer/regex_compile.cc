@@ -49,6 +49,7 @@ Start start_of(const RegexNode& node) {
       start.nullable = start.nullable || node.min == 0;
       break;
     case Kind::look:
+    case Kind::begin:
     case Kind::end:
       start.nullable = true;
       break;
@@ -111,6 +112,8 @@ class RegexCompiler {
         regex_.program_[at].a = here();
         return {};
       }
+      case Kind::begin:  // only of the other dialect
+        return make_error(ErrorCode::unsupported, "the anchor \"^\" is not supported");
       case Kind::end:
         return append({.op = Op::end});
     }
@@ -170,7 +173,7 @@ class RegexCompiler {
 };
 
 Result<Regex> Regex::compile(std::string_view pattern) {
-  TANDEM_ASSIGN(const RegexNode root, parse_regex(pattern));
+  TANDEM_ASSIGN(const RegexNode root, parse_regex(pattern, RegexDialect::pre_tokenizer));
   return RegexCompiler::compile(root, pattern);
 }
 

@@ -1,4 +1,4 @@
-// Pattern text to tree, in Oniguruma's dialect. Nesting, counts and length are limited, so that a hostile
+// Pattern text to tree. Nesting, counts and length are limited, so that a hostile
 // pattern can neither exhaust the stack nor the memory.
 #include <fmt/format.h>
 #include <cstdlib>
@@ -30,7 +30,8 @@ struct Escape {
 
 class Parser {
  public:
-  explicit Parser(std::string_view pattern) : pattern_(pattern) {}
+  Parser(std::string_view pattern, RegexDialect dialect)
+      : pattern_(pattern), is_text_(dialect == RegexDialect::text) {}
 
   Result<RegexNode> parse() {
     TANDEM_ASSIGN(RegexNode root, parse_choice(false, 0));
@@ -54,9 +55,9 @@ class Parser {
   std::unexpected<Error> refuse(std::string_view what) const {
     return make_error(
         ErrorCode::unsupported,
-        fmt::format("pattern \"{}\": {} at byte {} is not supported; use one of the pre-tokenizers of "
-                    "DeepSeek, Qwen, Llama 3 or GPT-2",
-                    pattern_, what, offset_));
+        fmt::format("pattern \"{}\": {} at byte {} is not supported; {}", pattern_, what, offset_,
+                    is_text_ ? "write it with classes, groups, | and repetitions"
+                             : "use one of the pre-tokenizers of DeepSeek, Qwen, Llama 3 or GPT-2"));
   }
 
   Result<RegexNode> parse_choice(bool fold_case, int depth) {
@@ -98,6 +99,7 @@ class Parser {
       return RegexNode{.kind = Kind::set, .set = std::move(set)};
     }
     if (accept("$")) return RegexNode{.kind = Kind::end};
+    if (is_text_ && accept("^")) return RegexNode{.kind = Kind::begin};
     if (peek() == '^') return refuse("the anchor \"^\"");
     if (peek() == '?' || peek() == '*' || peek() == '+') return bad("a repetition of nothing");
     if (peek() == '{') return refuse("a \"{\" that is not escaped");
@@ -134,17 +136,29 @@ class Parser {
         fold_case = true;
       } else if (!accept("(?:")) {
         if (looking_at("(?<=") || looking_at("(?<!")) return refuse("lookbehind");
+        if (is_text_ && (looking_at("(?<") || looking_at("(?P<"))) {
+          offset_ = pattern_.find('>', offset_);
+          if (offset_ == std::string_view::npos) {
+            offset_ = pattern_.size();
+            return bad("a group name without \">\"");
+          }
+          ++offset_;
+          return parse_rest_of_group(fold_case, depth);
+        }
         if (looking_at("(?")) return refuse(fmt::format("the group \"{}\"", pattern_.substr(offset_, 3)));
         accept("(");  // a capture that nobody reads
       }
-      TANDEM_ASSIGN(RegexNode inner, parse_choice(fold_case, depth + 1));
-      if (!accept(")")) return bad("missing \")\"");
-      return inner;
+      return parse_rest_of_group(fold_case, depth);
     }
-    TANDEM_ASSIGN(RegexNode inner, parse_choice(fold_case, depth + 1));
-    if (!accept(")")) return bad("missing \")\"");
+    TANDEM_ASSIGN(RegexNode inner, parse_rest_of_group(fold_case, depth));
     look.children.push_back(std::move(inner));
     return look;
+  }
+
+  Result<RegexNode> parse_rest_of_group(bool fold_case, int depth) {
+    TANDEM_ASSIGN(RegexNode inner, parse_choice(fold_case, depth + 1));
+    if (!accept(")")) return bad("missing \")\"");
+    return inner;
   }
 
   std::optional<uint32_t> parse_number() {
@@ -179,9 +193,11 @@ class Parser {
     } else {
       return atom;
     }
-    if (atom.kind == Kind::look || atom.kind == Kind::end) return refuse("a repeated lookahead or anchor");
-    if (peek() == '?') return refuse("lazy repetition");
+    if (atom.kind == Kind::look || atom.kind == Kind::begin || atom.kind == Kind::end)
+      return refuse("a repeated lookahead or anchor");
+    if (!(is_text_ && accept("?")) && peek() == '?') return refuse("lazy repetition");
     if (peek() == '*' || (interval && peek() == '+')) return refuse("a repetition of a repetition");
+    if (is_text_ && peek() == '+') return refuse("possessive repetition");
     if (accept("+")) {
       if (atom.kind != Kind::set) return refuse("possessive repetition of a group");
       repeat.possessive = true;
@@ -236,11 +252,31 @@ class Parser {
       }
       case 's':
       case 'S':
-        escape.set.add_white_space();
+        if (is_text_) {
+          escape.set.add('\t', '\r');
+          escape.set.add(' ');
+        } else {
+          escape.set.add_white_space();
+        }
         break;
       case 'd':
       case 'D':
-        escape.set.add_property("Nd");
+        if (is_text_) {
+          escape.set.add('0', '9');
+        } else {
+          escape.set.add_property("Nd");
+        }
+        break;
+      case 'w':
+      case 'W':
+        if (!is_text_) {
+          offset_ = start;
+          return refuse(fmt::format("the escape \"\\{}\"", static_cast<char>(c)));
+        }
+        escape.set.add('0', '9');
+        escape.set.add('A', 'Z');
+        escape.set.add('_');
+        escape.set.add('a', 'z');
         break;
       case 'p':
       case 'P': {
@@ -265,7 +301,7 @@ class Parser {
         return escape;
     }
     escape.is_set = true;
-    if (c == 'S' || c == 'D' || c == 'P') escape.set.negate();
+    if (c == 'S' || c == 'D' || c == 'P' || c == 'W') escape.set.negate();
     return escape;
   }
 
@@ -292,13 +328,13 @@ class Parser {
         if (empty) return refuse("an empty class");
         break;
       }
-      if (accept("&&")) {
+      if (!is_text_ && accept("&&")) {
         close_part();
         continue;
       }
       empty = false;
-      if (looking_at("[:")) return refuse("a POSIX class");
-      if (accept("[")) {
+      if (!is_text_ && looking_at("[:")) return refuse("a POSIX class");
+      if (!is_text_ && accept("[")) {
         TANDEM_ASSIGN(CodepointSet inner, parse_class(fold_case, depth + 1));
         current.add(inner);
         continue;
@@ -311,7 +347,7 @@ class Parser {
       char32_t last = first.codepoint;
       if (looking_at("-") && !looking_at("-]")) {
         ++offset_;
-        if (looking_at("[") || looking_at("&&")) return refuse("\"-\" before a class");
+        if (!is_text_ && (looking_at("[") || looking_at("&&"))) return refuse("\"-\" before a class");
         TANDEM_ASSIGN(Escape second, parse_class_item(fold_case));
         if (second.is_set) return refuse("a range that ends in a class");
         last = second.codepoint;
@@ -335,16 +371,17 @@ class Parser {
   }
 
   std::string_view pattern_;
+  const bool is_text_;
   size_t offset_ = 0;
 };
 
 }  // namespace
 
-Result<RegexNode> parse_regex(std::string_view pattern) {
+Result<RegexNode> parse_regex(std::string_view pattern, RegexDialect dialect) {
   if (pattern.size() > kMaxPatternBytes || find_invalid_utf8(pattern) != std::string_view::npos) {
     return make_error(ErrorCode::invalid_argument, "a pattern must be UTF-8 of at most 65536 bytes");
   }
-  return Parser(pattern).parse();
+  return Parser(pattern, dialect).parse();
 }
 
 }  // namespace tandem

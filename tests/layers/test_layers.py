@@ -7,7 +7,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Highest first.
 LAYERS = [
     "cli", "serving", "attention", "ffn", "afd", "model", "program", "moe",
-    "checkpoint", "tokenizer", "kernels", "transport", "base",
+    "checkpoint", "grammar", "tokenizer", "kernels", "transport", "base",
 ]
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z_]+)/', re.MULTILINE)
 # Third-party headers that are expensive to compile or that no public header may show.

@@ -1,0 +1,35 @@
+// GrammarSpec: what a request says about the form of its answer, as it travels to the worker that samples.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+#include "grammar/grammar_expression.h"
+
+namespace tandem {
+
+enum class GrammarKind : uint8_t {
+  none,
+  json_object,  // any JSON object; no text
+  json_schema,  // text: a JSON schema (json_schema.h)
+  regex,        // text: a regular expression that the whole answer matches (regex_grammar.h)
+  gbnf,         // text: a grammar (gbnf.h)
+  choice,       // text: a JSON list of strings, one of which is the answer
+};
+inline constexpr uint8_t kGrammarKinds = 6;
+
+struct GrammarSpec {
+  GrammarKind kind = GrammarKind::none;
+  std::string text;
+  // The grammar holds from behind this token on (a model's end of thinking); -1: from the start.
+  int32_t begins_after = -1;
+
+  bool empty() const { return kind == GrammarKind::none; }
+  bool operator==(const GrammarSpec&) const = default;
+};
+
+// The rules that the text means. `spec` is not empty. Errors: those of its kind.
+Result<GrammarRules> grammar_rules(const GrammarSpec& spec);
+
+}  // namespace tandem
