@@ -96,6 +96,7 @@ void AttentionWorker::Impl::take_inbox() {
                                                std::move(submission.sink), pools, options.max_context_tokens);
     const SamplingParams& sampling = sequence->request.sampling;
     sequence->seed = sampling.seed.value_or(random_seed());
+    sequence->form = std::move(submission.form);
     if (sampling.repetition_penalty != 1.0f) {
       for (int32_t token : sequence->tokens) ++sequence->history.prompt[token];
     }
@@ -118,18 +119,28 @@ void AttentionWorker::Impl::check_peer() {
   health_now = std::move(health);
 }
 
-void AttentionWorker::Impl::ban_ends(const SamplingParams& sampling, uint32_t index) {
-  never.clear();
-  if (index >= sampling.min_tokens) return;
-  never.insert(never.end(), options.eos_token_ids.begin(), options.eos_token_ids.end());
-  never.insert(never.end(), sampling.stop_token_ids.begin(), sampling.stop_token_ids.end());
+TokenBans AttentionWorker::Impl::bans_of(const SamplingParams& sampling, const AnswerForm& form,
+                                         uint32_t index) {
+  TokenBans bans;
+  const bool may_end = index >= sampling.min_tokens;
+  if (may_end && form.is_free()) return bans;
+  ends.assign(options.eos_token_ids.begin(), options.eos_token_ids.end());
+  ends.insert(ends.end(), sampling.stop_token_ids.begin(), sampling.stop_token_ids.end());
+  if (!may_end) bans.never = ends;
+  if (!form.is_free()) {
+    // An end that does not end the answer has no place in its text.
+    const size_t ignored = sampling.ignore_eos ? options.eos_token_ids.size() : 0;
+    form.allowed(std::span(ends).subspan(ignored), allowed);
+    bans.allowed = allowed;
+  }
+  return bans;
 }
 
 int32_t AttentionWorker::Impl::sample(Sequence& sequence, std::span<const float> logits) {
   const SamplingParams& sampling = sequence.request.sampling;
   if (sequence.request.hash_logits) sequence.logits_hash = hash_logits(sequence.logits_hash, logits);
-  ban_ends(sampling, sequence.generated());
-  auto event = sampler.sample(logits, sampling, sequence.seed, sequence.history, never, sequence.generated());
+  auto event = sampler.sample(logits, sampling, sequence.seed, sequence.history,
+                              bans_of(sampling, sequence.form, sequence.generated()), sequence.generated());
   if (!event) {
     finish(sequence, FinishReason::error, event.error());
     return -1;
@@ -142,7 +153,10 @@ int32_t AttentionWorker::Impl::sample(Sequence& sequence, std::span<const float>
   const auto is_one_of = [token](const std::vector<int32_t>& ids) {
     return std::find(ids.begin(), ids.end(), token) != ids.end();
   };
-  if ((!sampling.ignore_eos && is_one_of(options.eos_token_ids)) || is_one_of(sampling.stop_token_ids)) {
+  const bool ends_here =
+      (!sampling.ignore_eos && is_one_of(options.eos_token_ids)) || is_one_of(sampling.stop_token_ids);
+  if (!ends_here) sequence.form.advance(token);
+  if (ends_here || sequence.form.must_end()) {
     finish(sequence, FinishReason::stop, {});
   } else if (sequence.generated() >= sampling.max_tokens ||
              sequence.tokens.size() >= options.max_context_tokens) {
@@ -248,6 +262,7 @@ const EngineLimits& AttentionWorker::limits() const {
 Result<RequestId> AttentionWorker::submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) {
   const EngineLimits& limits = impl_->limits;
   TANDEM_TRY(check_request(request, limits));
+  TANDEM_ASSIGN(AnswerForm form, impl_->grammars.form(request.sampling.grammar));
   RequestId id = 0;
   {
     std::lock_guard lock(impl_->mutex);
@@ -255,7 +270,7 @@ Result<RequestId> AttentionWorker::submit(GenerationRequest request, std::shared
     if (impl_->stats.waiting >= limits.max_queue) return queue_is_full(limits);
     id = impl_->next_id++;
     ++impl_->stats.waiting;
-    impl_->submissions.push_back({id, std::move(request), std::move(sink)});
+    impl_->submissions.push_back({id, std::move(request), std::move(sink), std::move(form)});
   }
   impl_->wake();
   return id;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "attention/answer_form.h"
 #include "attention/engine.h"
 #include "attention/scheduler.h"
 #include "attention/speculation.h"
@@ -34,6 +35,7 @@ struct AttentionWorkerOptions {
   SchedulerLimits scheduler;
   LaneOptions lanes;
   SpeculationOptions speculation;      // num_tokens 0 without a drafter
+  GrammarCache::LoadVocabulary vocabulary;  // null: answers in a given form are refused
   Drafter* drafter = nullptr;          // in place of draft programs; outlives the worker
   uint32_t max_context_tokens = 4096;  // prompt + generated
   uint32_t max_queue = 1024;           // requests that wait; one more is refused

@@ -120,13 +120,15 @@ void AttentionWorker::Impl::propose(Sequence& sequence, std::span<const float> l
   const SamplingParams& sampling = sequence.request.sampling;
   const auto ahead = static_cast<uint32_t>(sequence.drafts.size());
   const uint32_t index = sequence.generated() + ahead;
-  ban_ends(sampling, index);
-  // As if the drafts had been said.
+  // As if the drafts had been said. Behind one that ends the answer, or is none of its grammar, nothing follows.
+  AnswerForm form = sequence.form;
+  for (const int32_t token : sequence.drafts) form.advance(token);
+  const TokenBans bans = bans_of(sampling, form, index);
   std::unordered_map<int32_t, uint32_t>& said = sequence.history.generated;
   if (sampling.has_penalties()) {
     for (const int32_t token : sequence.drafts) ++said[token];
   }
-  const auto token_now = sampler.choose(logits, sampling, sequence.seed, sequence.history, never, index);
+  const auto token_now = sampler.choose(logits, sampling, sequence.seed, sequence.history, bans, index);
   if (sampling.has_penalties()) {
     for (const int32_t token : sequence.drafts) {
       const auto entry = said.find(token);

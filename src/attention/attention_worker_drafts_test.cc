@@ -229,5 +229,63 @@ TEST(AttentionWorker, CancelsAmongDraftsGiveEverythingBack) {
   EXPECT_EQ(answer_varied(served), want);
 }
 
+// Every token is a letter; the last ones of them come in threes.
+Result<std::shared_ptr<const TokenTrie>> letters(uint32_t vocab_size) {
+  std::vector<std::pair<std::string, int32_t>> tokens;
+  for (uint32_t id = 0; id < vocab_size; ++id) {
+    tokens.emplace_back(std::string(id % 5 == 0 ? 3 : 1, static_cast<char>('a' + id % 26)), static_cast<int32_t>(id));
+  }
+  return std::make_shared<const TokenTrie>(TokenTrie::build(std::move(tokens), vocab_size));
+}
+
+// A form with drafts of the model's own, in a pool that is too small: what is said without either, inside the
+// form to the last token.
+TEST(AttentionWorker, DraftsAndPreemptionKeepTheForm) {
+  const GrammarSpec form{.kind = GrammarKind::regex, .text = "(?:[a-e]{2}|[k-z])+[f-j]"};
+  std::vector<Answer> want;
+  uint64_t preempted = 0, accepted = 0;
+  for (const uint32_t drafts : {0u, 2u}) {
+    Served::Limits limits{.num_blocks = drafts == 0 ? 400u : 7u,
+                          .max_num_seqs = 5,
+                          .speculation = {drafts, false},
+                          .fixture = "deepseek_v3_mtp"};
+    limits.vocabulary = [] { return letters(1 << 16); };
+    Served served(limits);
+    std::vector<std::shared_ptr<Recorder>> recorders;
+    for (uint32_t i = 0; i < 12; ++i) {
+      GenerationRequest request = varied_request(served, i);
+      request.sampling.grammar = form;
+      recorders.push_back(served.submit(request));
+    }
+    std::vector<Answer> answers;
+    for (const auto& recorder : recorders) {
+      const Finish finish = recorder->wait();
+      answers.push_back({recorder->tokens(), finish.logits_hash});
+      GrammarCache cache(limits.vocabulary);
+      AnswerForm place = *cache.form(form);
+      for (const int32_t token : answers.back().tokens) place.advance(token);
+      std::vector<uint64_t> mask;
+      place.allowed({}, mask);
+      const bool can_go_on = std::ranges::any_of(mask, [](uint64_t word) { return word != 0; });
+      // Ended because the form did, or cut off inside it; never outside.
+      EXPECT_EQ(finish.reason, place.must_end() ? FinishReason::stop : FinishReason::length);
+      EXPECT_NE(place.must_end(), can_go_on);
+    }
+    if (drafts == 0) want = answers;
+    EXPECT_EQ(answers, want);
+    preempted += served.worker->stats().preempted;
+    accepted += served.worker->stats().speculation.accepted;
+  }
+  EXPECT_GT(preempted, 0u);
+  EXPECT_GT(accepted, 0u);
+}
+
+TEST(AttentionWorker, AFormWithoutAVocabularyIsRefused) {
+  Served served;
+  GenerationRequest request = served.request(1, 4, 4);
+  request.sampling.grammar = {.kind = GrammarKind::json_object};
+  EXPECT_NE(served.refusal(request).find("needs the model's tokenizer.json"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace tandem

@@ -87,6 +87,7 @@ struct AttentionWorker::Impl {
     RequestId id = 0;
     GenerationRequest request;
     std::shared_ptr<GenerationSink> sink;
+    AnswerForm form;
   };
 
   Impl(const AttentionWorkerOptions& worker_options, StatePools state_pools, KernelRunner& kernels,
@@ -96,7 +97,8 @@ struct AttentionWorker::Impl {
         port(&ffn_port),
         executor(kernels, ffn_port),
         scheduler(worker_options.scheduler),
-        drafts(worker_options.speculation, draft_rows_of(worker_options)) {}
+        drafts(worker_options.speculation, draft_rows_of(worker_options)),
+        grammars(worker_options.vocabulary) {}
   ~Impl();
 
   Status create_streams(const AttentionPrograms& programs);
@@ -113,8 +115,8 @@ struct AttentionWorker::Impl {
   void check_peer();
   // Samples and delivers the next token. Below 0: the sequence has ended and is gone.
   int32_t sample(Sequence& sequence, std::span<const float> logits);
-  // Tokens that must not be chosen as number `index` of the answer, in `never`.
-  void ban_ends(const SamplingParams& sampling, uint32_t index);
+  // What must not be chosen as number `index` of the answer, which stands at `form`. Valid until the next call.
+  TokenBans bans_of(const SamplingParams& sampling, const AnswerForm& form, uint32_t index);
   // Ends every request. Steps in work are cancelled first: nobody writes into blocks that are given back.
   void end_all(const Error& error, FinishReason reason);
   void finish(Sequence& sequence, FinishReason reason, const Error& error);
@@ -191,12 +193,14 @@ struct AttentionWorker::Impl {
   uint32_t steps_since_choice = 0;
   Duration loop_host{};  // of the loop around the lanes, since the last decode step was counted
   Sampler sampler;
-  std::vector<int32_t> never;
+  std::vector<int32_t> ends;      // reused: tokens that end an answer
+  std::vector<uint64_t> allowed;  // reused: by its form
   DraftPolicy drafts;
   std::vector<const Sequence*> gone;  // by the step that is being finished
   StepId next_step = 1;
 
   // Shared with callers.
+  GrammarCache grammars;
   mutable std::mutex mutex;
   std::vector<Submission> submissions;
   std::vector<RequestId> cancellations;

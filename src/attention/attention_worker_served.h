@@ -39,6 +39,7 @@ struct Served {
     Drafter* drafter = nullptr;
     const char* fixture = "qwen3_moe";
     bool captures = false;  // decode programs of 4 and 12 rows
+    GrammarCache::LoadVocabulary vocabulary = nullptr;
   };
   Served() : Served(Limits()) {}
   explicit Served(const Limits& limits)
@@ -67,6 +68,7 @@ struct Served {
     options.lanes = limits.lanes;
     options.speculation = limits.speculation;
     options.drafter = limits.drafter;
+    options.vocabulary = limits.vocabulary;
     const StateCaches& caches = pools.caches();
     AttentionPrograms programs;
     if (model_drafts && config.draft.kind == DraftKind::dspark) {

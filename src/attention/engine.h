@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "grammar/grammar_spec.h"
 
 namespace tandem {
 
@@ -32,6 +33,7 @@ struct SamplingParams {
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
   int32_t top_logprobs = -1;  // -1: none; n: the chosen token's and the n best
+  GrammarSpec grammar;        // that the answer must match; it ends where the grammar does
 
   // Whether sampling looks at the tokens before.
   bool has_penalties() const {

@@ -25,6 +25,17 @@ Status check_ids(const char* field, int32_t id, uint32_t vocab_size) {
                                                      " is not in 0.." + std::to_string(vocab_size - 1));
 }
 
+void ban_all_but(std::span<const uint64_t> allowed, std::span<float> logits) {
+  for (size_t begin = 0; begin < logits.size(); begin += 64) {
+    const uint64_t word = begin / 64 < allowed.size() ? allowed[begin / 64] : 0;
+    if (word == UINT64_MAX) continue;
+    const size_t count = std::min<size_t>(64, logits.size() - begin);
+    for (size_t i = 0; i < count; ++i) {
+      if ((word >> i & 1) == 0) logits[begin + i] = kBanned;
+    }
+  }
+}
+
 void apply_penalties(const SamplingParams& params, const TokenHistory& history, std::span<float> logits) {
   if (params.repetition_penalty != 1.0f) {
     const auto repeat = [&](int32_t token) {
@@ -72,23 +83,22 @@ Status validate_sampling(const SamplingParams& p, uint32_t vocab_size) {
 }
 
 Result<TokenEvent> Sampler::sample(std::span<const float> logits, const SamplingParams& params, uint64_t seed,
-                                   const TokenHistory& history, std::span<const int32_t> never,
-                                   uint32_t index) {
+                                   const TokenHistory& history, const TokenBans& bans, uint32_t index) {
   TokenEvent event;
   event.index = index;
-  TANDEM_ASSIGN(event.token, choose(logits, params, seed, history, never, index));
+  TANDEM_ASSIGN(event.token, choose(logits, params, seed, history, bans, index));
   if (params.top_logprobs >= 0) add_logprobs(logits, params, event);
   return event;
 }
 
 Result<int32_t> Sampler::choose(std::span<const float> logits, const SamplingParams& params, uint64_t seed,
-                                const TokenHistory& history, std::span<const int32_t> never, uint32_t index) {
-  const std::span<const float> used = adjusted(logits, params, history, never);
+                                const TokenHistory& history, const TokenBans& bans, uint32_t index) {
+  const std::span<const float> used = adjusted(logits, params, history, bans);
   const size_t best = best_logit(used);
   if (best == used.size() || !std::isfinite(used[best])) {
     return make_error(
         ErrorCode::internal,
-        "no finite logit to sample from: the model's weights or this request's bans leave none");
+        "no finite logit to sample from: the model's weights, this request's bans or its grammar leave none");
   }
   const bool greedy = params.temperature < kGreedyTemperature || params.top_k == 1 || params.top_p == 0.0f;
   return greedy ? static_cast<int32_t>(best)
@@ -96,11 +106,12 @@ Result<int32_t> Sampler::choose(std::span<const float> logits, const SamplingPar
 }
 
 std::span<const float> Sampler::adjusted(std::span<const float> logits, const SamplingParams& params,
-                                         const TokenHistory& history, std::span<const int32_t> never) {
-  if (params.logit_bias.empty() && never.empty() && !params.has_penalties()) return logits;
+                                         const TokenHistory& history, const TokenBans& bans) {
+  if (params.logit_bias.empty() && bans.empty() && !params.has_penalties()) return logits;
   logits_.assign(logits.begin(), logits.end());
   for (const auto& [token, bias] : params.logit_bias) logits_[static_cast<size_t>(token)] += bias;
-  for (int32_t token : never) logits_[static_cast<size_t>(token)] = kBanned;
+  for (int32_t token : bans.never) logits_[static_cast<size_t>(token)] = kBanned;
+  if (!bans.allowed.empty()) ban_all_but(bans.allowed, logits_);
   apply_penalties(params, history, logits_);
   return logits_;
 }

@@ -26,25 +26,33 @@ struct TokenHistory {
   std::unordered_map<int32_t, uint32_t> prompt;  // only filled when a repetition penalty needs it
 };
 
+// What must not be chosen now.
+struct TokenBans {
+  std::span<const int32_t> never = {};
+  // Bit t % 64 of word t / 64: whether token t may be chosen; none behind the last word may. Empty: all may.
+  std::span<const uint64_t> allowed = {};
+  bool empty() const { return never.empty() && allowed.empty(); }
+};
+
 // Refuses parameters outside their range, naming the field, the value and the range.
 Status validate_sampling(const SamplingParams& params, uint32_t vocab_size);
 
 class Sampler {
  public:
-  // `index`: how many tokens the sequence has generated. `never` are tokens that must not be chosen now.
+  // `index`: how many tokens the sequence has generated.
   // Order, as in vLLM: logit bias and bans, penalties, temperature, top-k, top-p, min-p. Log probabilities
   // are those of the unmodified logits. internal: no finite logit.
   Result<TokenEvent> sample(std::span<const float> logits, const SamplingParams& params, uint64_t seed,
-                            const TokenHistory& history, std::span<const int32_t> never, uint32_t index);
+                            const TokenHistory& history, const TokenBans& bans, uint32_t index);
 
   // The token alone.
   Result<int32_t> choose(std::span<const float> logits, const SamplingParams& params, uint64_t seed,
-                         const TokenHistory& history, std::span<const int32_t> never, uint32_t index);
+                         const TokenHistory& history, const TokenBans& bans, uint32_t index);
 
  private:
   // The logits with bias, bans and penalties: a copy, where there are any.
   std::span<const float> adjusted(std::span<const float> logits, const SamplingParams& params,
-                                  const TokenHistory& history, std::span<const int32_t> never);
+                                  const TokenHistory& history, const TokenBans& bans);
   int32_t draw(std::span<const float> logits, float best, const SamplingParams& params, uint64_t key);
   void add_logprobs(std::span<const float> logits, const SamplingParams& params, TokenEvent& event);
 

@@ -17,7 +17,7 @@ TokenEvent sample(const std::vector<float>& logits, const SamplingParams& params
                   uint32_t index = 0, const TokenHistory& history = {},
                   const std::vector<int32_t>& never = {}) {
   Sampler sampler;
-  auto event = sampler.sample(logits, params, seed, history, never, index);
+  auto event = sampler.sample(logits, params, seed, history, {.never = never}, index);
   EXPECT_TRUE(event.has_value()) << event.error().message;
   return event.value_or(TokenEvent{});
 }
@@ -138,10 +138,33 @@ TEST(Sampler, SpecialLogitsNeitherCrashNorEscape) {
   EXPECT_EQ(event.token, 2);
   for (const TokenLogprob& entry : event.top_logprobs) EXPECT_GE(entry.logprob, -9999.0f);
   Sampler sampler;
+  constexpr int32_t kZero[] = {0};
   EXPECT_EQ(sampler.sample(std::vector<float>{kNaN, kNaN}, params, 1, {}, {}, 0).error().code,
             ErrorCode::internal);
-  EXPECT_EQ(sampler.sample(std::vector<float>{1.0f}, params, 1, {}, std::vector<int32_t>{0}, 0).error().code,
+  EXPECT_EQ(sampler.sample(std::vector<float>{1.0f}, params, 1, {}, {.never = kZero}, 0).error().code,
             ErrorCode::internal);
+}
+
+TEST(Sampler, OnlyTheAllowedAreChosen) {
+  // 130 tokens: two whole words and a bit; a mask that ends early allows nothing behind it.
+  std::vector<float> logits(130);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i);
+  Sampler sampler;
+  SamplingParams params;
+  for (const std::vector<uint64_t>& allowed :
+       {std::vector<uint64_t>{1ULL << 63, 1ULL << 5, 1}, {1ULL << 63, 1ULL << 5}}) {
+    const int32_t best = allowed.size() == 3 ? 128 : 69;
+    params.temperature = 0;
+    EXPECT_EQ(*sampler.choose(logits, params, 1, {}, {.allowed = allowed}, 0), best);
+    params.temperature = 100;
+    std::set<int32_t> seen;
+    for (uint32_t i = 0; i < 200; ++i)
+      seen.insert(*sampler.choose(logits, params, 1, {}, {.allowed = allowed}, i));
+    EXPECT_EQ(seen, allowed.size() == 3 ? (std::set<int32_t>{63, 69, 128}) : (std::set<int32_t>{63, 69}));
+  }
+  const uint64_t none[] = {0, 0, 0};
+  EXPECT_NE(sampler.choose(logits, params, 1, {}, {.allowed = none}, 0).error().message.find("its grammar"),
+            std::string::npos);
 }
 
 TEST(ValidateSampling, NamesTheFieldAndTheValue) {
@@ -158,7 +181,9 @@ TEST(ValidateSampling, NamesTheFieldAndTheValue) {
   EXPECT_NE(message([](auto& p) { p.top_k = -2; }).find("top_k is -2"), std::string::npos);
   EXPECT_NE(message([](auto& p) { p.stop_token_ids = {100}; }).find("stop_token_ids: token id 100"),
             std::string::npos);
-  EXPECT_NE(message([](auto& p) { p.logit_bias = {{-1, 0.0f}}; }).find("logit_bias: token id -1"),
+  EXPECT_NE(message([](auto& p) {
+              p.logit_bias = {{-1, 0.0f}};
+            }).find("logit_bias: token id -1"),
             std::string::npos);
   EXPECT_NE(message([](auto& p) { p.max_tokens = 0; }).find("max_tokens"), std::string::npos);
 }

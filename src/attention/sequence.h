@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "attention/answer_form.h"
 #include "attention/engine.h"
 #include "attention/sampler.h"
 #include "attention/sequence_state.h"
@@ -38,6 +39,7 @@ struct Sequence {
   uint32_t prompt_tokens = 0;
   SequenceState state;  // length(): tokens whose keys and values are in the cache
   TokenHistory history;
+  AnswerForm form;  // where the answer stands in its grammar
   uint64_t logits_hash = 0;
 
   // Proposed to follow `tokens`; the next decode step verifies them.

@@ -7,6 +7,7 @@
 #include "afd/connector.h"
 #include "attention/attention_worker.h"
 #include "attention/state_pool_size.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/memory_budget.h"
 #include "cli/compute.h"
@@ -16,6 +17,7 @@
 #include "model/model.h"
 #include "moe/local_ffn.h"
 #include "serving/model_files.h"
+#include "tokenizer/tokenizer.h"
 #include "transport/address.h"
 
 namespace tandem {
@@ -194,6 +196,13 @@ struct EngineHost::Impl {
     options.vocab_size = config.vocab_size;
     options.on_start = [this] { compute->pool().bind_caller(); };
     options.eos_token_ids = eos_token_ids;
+    if (file_exists(settings.model + "/tokenizer.json")) {
+      options.vocabulary = [folder = settings.model]() -> Result<std::shared_ptr<const TokenTrie>> {
+        TANDEM_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(folder));
+        TANDEM_ASSIGN(TokenTrie trie, TokenTrie::build(tokenizer));
+        return std::make_shared<const TokenTrie>(std::move(trie));
+      };
+    }
     // Colocated, or behind the port of another rank: then nothing routes here.
     options.router = experts != nullptr && experts->options().routes ? experts.get()
                      : port->traits().routes                         ? nullptr

@@ -30,7 +30,7 @@ num   ::= [0-9]+ ws   # digits
 ws    ::= [ \t\n]*
 )gbnf";
   EXPECT_EQ(read(kGrammar, "a+3*(b-4)=x\n"), Read::whole);
-  EXPECT_EQ(read(kGrammar, "a + 3 = 7\nb=1\n"), Read::whole);
+  EXPECT_EQ(read(kGrammar, "a +3 = 7\nb=1\n"), Read::whole);
   EXPECT_EQ(read(kGrammar, "a+3*(b-4"), Read::begun);
   EXPECT_EQ(read(kGrammar, "a+*"), Read::no);
 }

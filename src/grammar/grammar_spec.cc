@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "grammar/gbnf.h"
+#include "grammar/grammar_expression.h"
 #include "grammar/json_schema.h"
 #include "grammar/regex_grammar.h"
 #include "tokenizer/unicode.h"

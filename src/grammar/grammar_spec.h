@@ -5,9 +5,10 @@
 #include <string>
 
 #include "base/result.h"
-#include "grammar/grammar_expression.h"
 
 namespace tandem {
+
+struct GrammarRules;
 
 enum class GrammarKind : uint8_t {
   none,
@@ -21,9 +22,11 @@ inline constexpr uint8_t kGrammarKinds = 6;
 
 struct GrammarSpec {
   GrammarKind kind = GrammarKind::none;
-  std::string text;
-  // The grammar holds from behind this token on (a model's end of thinking); -1: from the start.
-  int32_t begins_after = -1;
+  std::string text = {};
+  // Reasoning is free: from `reasoning_begin`, as the answer's first token, up to and with `reasoning_end`.
+  // -1: the model has none.
+  int32_t reasoning_begin = -1, reasoning_end = -1;
+  bool in_reasoning = false;  // the prompt ended inside it
 
   bool empty() const { return kind == GrammarKind::none; }
   bool operator==(const GrammarSpec&) const = default;

@@ -154,7 +154,6 @@ void read_template_variables(FieldReader& fields, const ChatFeatures& features, 
 void refuse_what_chat_lacks(FieldReader& fields) {
   fields.refuse("functions", "give them as tools");
   fields.only("function_call", {"\"none\"", "\"auto\""}, "use tools and tool_choice");
-  fields.only("response_format", {R"({"type":"text"})"}, "structured output is not available; leave it out");
   fields.only("modalities", {R"(["text"])"}, "only text is available: leave it out");
   fields.refuse("audio", "only text is available");
   fields.refuse("prediction", "leave it out: answers are generated from the messages alone");
@@ -178,10 +177,13 @@ ApiResult<ChatRequest> parse_chat_request(std::string_view body, const RequestCo
   if (auto error = check_model(fields, context)) return std::unexpected(std::move(*error));
 
   ChatRequest out;
-  read_common(fields, context, out.common);
+  read_common(fields, body, context, out.common);
   read_max_tokens(fields, out.common);
   read_messages(fields, context.chat, out);
   read_tools(fields, body, context.chat, out);
+  if (!out.common.sampling.grammar.empty() && out.may_call_tools) {
+    fields.fail("tools", "tools in an answer of a given form are not supported: give one of them, or tool_choice none");
+  }
   const bool logprobs = fields.boolean("logprobs").value_or(false);
   const auto top = fields.integer("top_logprobs", 0, kMaxTopLogprobs);
   if (top && !logprobs) fields.fail("top_logprobs", "top_logprobs needs logprobs to be true");

@@ -71,6 +71,20 @@ std::optional<ApiError> check_length(const ServedModel& model, size_t tokens, co
   return too_long(limits, std::to_string(tokens), field);
 }
 
+// The form holds for what comes behind the reasoning, which is marked by tokens.
+std::optional<ApiError> free_the_reasoning(const ServedModel& model, bool reasoning_open,
+                                           GrammarSpec& grammar) {
+  if (grammar.empty() || model.output_format.reasoning == ReasoningFormat::none) return std::nullopt;
+  grammar.reasoning_begin = model.tokenizer->id_of("<think>").value_or(-1);
+  grammar.reasoning_end = model.tokenizer->id_of("</think>").value_or(-1);
+  grammar.in_reasoning = reasoning_open;
+  if (grammar.reasoning_end < 0) grammar.reasoning_begin = -1;
+  if (!reasoning_open || grammar.reasoning_end >= 0) return std::nullopt;
+  return ApiError{.message =
+                      "an answer of a given form behind reasoning needs </think> as a token, and the "
+                      "tokenizer has none: switch reasoning off with chat_template_kwargs"};
+}
+
 }  // namespace
 
 struct CompletionService::Job {
@@ -131,6 +145,8 @@ void CompletionService::handle_chat(const ServedModel& model, const HttpRequest&
           .common = std::move(parsed->common),
           .prompts = {},
           .echo = {}};
+  if (auto error = free_the_reasoning(model, chat->reasoning_open, job.common.sampling.grammar))
+    return writer->respond(error_response(*error));
   job.prompts.push_back(std::move(chat->tokens));
   start(model, request, std::move(job), writer);
 }

@@ -33,11 +33,16 @@ enum RequestTag : uint16_t {
   kTopLogprobs,
   kMicrosecondsLeft,
   kHashLogits,
+  kGrammarKind,
+  kGrammarText,
+  kReasoningBegin,
+  kReasoningEnd,
+  kInReasoning,
 };
 
 // What travels must be written down here: a new member would be lost between front and rank.
 // (Sizes with libstdc++ on 64-bit machines.)
-static_assert(sizeof(GenerationRequest) == 184,
+static_assert(sizeof(GenerationRequest) == 240,
               "GenerationRequest or SamplingParams has changed: give the new member a tag here");
 static_assert(sizeof(TokenEvent) == 40, "TokenEvent has changed: give the new member a place in its record");
 static_assert(sizeof(Finish) == 72, "Finish has changed: give the new member a place in its record");
@@ -146,6 +151,12 @@ std::vector<std::byte> RequestLayout::encode(const GenerationRequest& request, I
   out.numbers(kStopTokens, sampling.stop_token_ids);
   out.boolean(kIgnoreEos, sampling.ignore_eos);
   out.number(kTopLogprobs, sampling.top_logprobs, normal.top_logprobs);
+  const GrammarSpec& grammar = sampling.grammar;
+  out.number(kGrammarKind, static_cast<uint8_t>(grammar.kind));
+  out.text(kGrammarText, grammar.text);
+  out.number(kReasoningBegin, grammar.reasoning_begin, -1);
+  out.number(kReasoningEnd, grammar.reasoning_end, -1);
+  out.boolean(kInReasoning, grammar.in_reasoning);
   if (request.deadline != Instant::max()) {
     const auto left = std::chrono::duration_cast<std::chrono::microseconds>(request.deadline - at).count();
     out.number<uint64_t>(kMicrosecondsLeft, static_cast<uint64_t>(std::max<int64_t>(left, 0)), UINT64_MAX);
@@ -160,6 +171,7 @@ Result<GenerationRequest> RequestLayout::decode(std::span<const std::byte> bytes
   std::vector<int32_t> tokens;
   std::vector<float> biases;
   uint64_t seed = 0, left = UINT64_MAX;
+  uint8_t grammar_kind = 0;
   const auto known = [&](const TaggedField& field) -> Result<bool> {
     switch (field.tag) {
       case kId:
@@ -205,6 +217,16 @@ Result<GenerationRequest> RequestLayout::decode(std::span<const std::byte> bytes
         return take(field, left);
       case kHashLogits:
         return take(field, request.hash_logits);
+      case kGrammarKind:
+        return take(field, grammar_kind);
+      case kGrammarText:
+        return take(field, sampling.grammar.text);
+      case kReasoningBegin:
+        return take(field, sampling.grammar.reasoning_begin);
+      case kReasoningEnd:
+        return take(field, sampling.grammar.reasoning_end);
+      case kInReasoning:
+        return take(field, sampling.grammar.in_reasoning);
       default:
         return false;
     }
@@ -214,6 +236,10 @@ Result<GenerationRequest> RequestLayout::decode(std::span<const std::byte> bytes
     return make_error(ErrorCode::invalid_argument,
                       fmt::format("submit: {} biased tokens and {} biases", tokens.size(), biases.size()));
   }
+  if (grammar_kind >= kGrammarKinds) {
+    return make_error(ErrorCode::invalid_argument, fmt::format("submit: grammar of kind {}", grammar_kind));
+  }
+  sampling.grammar.kind = static_cast<GrammarKind>(grammar_kind);
   for (size_t i = 0; i < tokens.size(); ++i) sampling.logit_bias.emplace_back(tokens[i], biases[i]);
   // A deadline that is further away than a clock can say is none.
   if (left < static_cast<uint64_t>(

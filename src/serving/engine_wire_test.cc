@@ -22,6 +22,11 @@ GenerationRequest full_request() {
   sampling.presence_penalty = -0.5f;
   sampling.repetition_penalty = 1.5f;
   sampling.logit_bias = {{7, -100.0f}, {9, 2.5f}};
+  sampling.grammar = {.kind = GrammarKind::regex,
+                      .text = "a+",
+                      .reasoning_begin = 3,
+                      .reasoning_end = 4,
+                      .in_reasoning = true};
   sampling.max_tokens = 99;
   sampling.min_tokens = 4;
   sampling.stop_token_ids = {2, 5};
@@ -56,6 +61,7 @@ TEST(EngineWire, ARequestArrivesAsItWasSent) {
   EXPECT_EQ(a.stop_token_ids, b.stop_token_ids);
   EXPECT_EQ(a.ignore_eos, b.ignore_eos);
   EXPECT_EQ(a.top_logprobs, b.top_logprobs);
+  EXPECT_EQ(a.grammar, b.grammar);
   // The time that is left travels, not the instant: the receiver's clock is ten seconds ahead here.
   const auto shift = std::chrono::abs(got->deadline - sent.deadline - std::chrono::seconds(10));
   EXPECT_LT(shift, std::chrono::milliseconds(1));

@@ -77,7 +77,7 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view body, con
 
   CompletionRequest out;
   out.common.sampling.max_tokens = context.defaults.max_tokens;
-  read_common(fields, context, out.common);
+  read_common(fields, body, context, out.common);
   if (!out.common.max_tokens_given) out.common.sampling.max_tokens = 16;  // OpenAI's default of this API
   read_prompts(fields, context, out);
   out.echo = fields.boolean("echo").value_or(false);
@@ -95,7 +95,6 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view body, con
   if (const json* suffix = fields.take("suffix"); suffix != nullptr && *suffix != json("")) {
     fields.fail("suffix", "suffix is not supported: there is no infilling here; write it into the prompt");
   }
-  fields.only("response_format", {R"({"type":"text"})"}, "structured output is not available; leave it out");
   if (out.prompts.size() * out.common.n > context.max_answers) {
     fields.fail("n", fmt::format("n × prompts is {}; at most {} answers in one request: split it",
                                  out.prompts.size() * out.common.n, context.max_answers));

@@ -193,8 +193,21 @@ TEST_F(RequestTest, CompletionsRefuseByName) {
       {R"({"logprobs":1,"echo":true})", "logprobs", "echo"},
       {R"({"best_of":3})", "best_of", "3"},
       {R"({"suffix":"x"})", "suffix", "infilling"},
-      {R"({"response_format":{"type":"json_object"}})", "response_format", "json_object"},
-      {R"({"guided_json":{"type":"object"}})", "guided_json", "structured"},
+      {R"({"response_format":{"type":"xml"}})", "response_format.type", "\"xml\"; it must be text, json_object"},
+      {R"({"response_format":{"type":"json_schema","json_schema":{"name":"a"}}})", "response_format.json_schema",
+       "schema is missing"},
+      {R"({"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{"not":{}}}}})",
+       "response_format", "the keyword \"not\" is not supported"},
+      {R"({"guided_json":7})", "guided_json", "guided_json is 7; it must be a JSON schema"},
+      {R"_({"guided_regex":"a(?=b)"})_", "guided_regex", "lookahead"},
+      {R"({"guided_choice":["a",1]})", "guided_choice", "holds 1"},
+      {R"({"guided_grammar":"root ::= word"})", "guided_grammar", "\"word\" is not there"},
+      {R"({"grammar":""})", "grammar", "a string that is not empty"},
+      {R"({"structured_outputs":{"regex":"a","choice":["b"]}})", "structured_outputs.choice",
+       "structured_outputs.regex and structured_outputs.choice"},
+      {R"({"structured_outputs":{"structural_tag":"x"}})", "structured_outputs.structural_tag", "tools"},
+      {R"({"guided_regex":"a","response_format":{"type":"json_object"}})", "guided_regex",
+       "response_format and guided_regex both"},
       {R"({"use_beam_search":true})", "use_beam_search", "beam"},
       {R"({"bad_words":["x"]})", "bad_words", "logit_bias"},
       {R"({"service_tier":"flex"})", "service_tier", "flex"},
@@ -208,6 +221,36 @@ TEST_F(RequestTest, CompletionsRefuseByName) {
     EXPECT_NE(request.error().message.find(row.part), std::string::npos)
         << row.fields << ": " << request.error().message;
     EXPECT_EQ(request.error().message.find('\n'), std::string::npos) << row.fields;
+  }
+}
+
+TEST_F(RequestTest, TheFormOfAnAnswer) {
+  struct Form {
+    const char* fields;
+    GrammarKind kind;
+    const char* text;
+  };
+  const Form table[] = {
+      {R"({"response_format":{"type":"text"}})", GrammarKind::none, ""},
+      {R"({"response_format":{"type":"json_object"}})", GrammarKind::json_object, ""},
+      // Keys stay in the order of the request.
+      {R"({"response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":
+           {"type":"object","properties":{"z":{},"a":{}}}}}})",
+       GrammarKind::json_schema, R"({"type":"object","properties":{"z":{},"a":{}}})"},
+      {R"({"guided_json":"{\"type\": \"null\"}"})", GrammarKind::json_schema, R"({"type": "null"})"},
+      {R"({"structured_outputs":{"json":{"z":1,"a":2}}})", GrammarKind::json_schema, R"({"z":1,"a":2})"},
+      {R"({"structured_outputs":{"json_object":true}})", GrammarKind::json_object, ""},
+      {R"({"json_schema":{"type":"null"}})", GrammarKind::json_schema, R"({"type":"null"})"},
+      {R"({"guided_regex":"a+"})", GrammarKind::regex, "a+"},
+      {R"({"guided_choice":["a","b"]})", GrammarKind::choice, R"(["a","b"])"},
+      {R"({"grammar":"root ::= \"a\""})", GrammarKind::gbnf, "root ::= \"a\""},
+  };
+  for (const Form& row : table) {
+    const std::string body = std::string(R"({"model":"m","prompt":"a",)") + (row.fields + 1);
+    const auto request = parse_completion_request(body, context_);
+    ASSERT_TRUE(request) << row.fields << request.error().message;
+    EXPECT_EQ(request->common.sampling.grammar.kind, row.kind) << row.fields;
+    EXPECT_EQ(request->common.sampling.grammar.text, row.text) << row.fields;
   }
 }
 
@@ -232,7 +275,8 @@ TEST_F(RequestTest, ChatRefusesByName) {
       {R"({"tools":[{"type":"function"}]})", "tools", "no place for tools"},
       {R"({"tool_choice":"required"})", "tool_choice", "required"},
       {R"({"functions":[{"name":"f"}]})", "functions", "give them as tools"},
-      {R"({"response_format":{"type":"json_schema"}})", "response_format", "json_schema"},
+      {R"({"response_format":{"type":"json_schema"}})", "response_format.json_schema",
+       "json_schema is missing"},
       {R"({"modalities":["text","audio"]})", "modalities", "audio"},
       {R"({"audio":{"voice":"x"}})", "audio", "text"},
       {R"({"prediction":{"type":"content"}})", "prediction", "prediction"},

@@ -7,6 +7,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "serving/form_fields.h"
+
 namespace tandem {
 
 using nlohmann::json;
@@ -149,10 +151,6 @@ void refuse_what_both_lack(FieldReader& fields) {
   fields.refuse("include_stop_str_in_output", "stop strings are never part of the answer");
   fields.refuse("truncate_prompt_tokens", "shorten the prompt");
   fields.refuse("priority", "requests are served in order of arrival");
-  for (const char* name :
-       {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"}) {
-    fields.refuse(name, "structured output is not available; ask for the format in the prompt");
-  }
   fields.only("spaces_between_special_tokens", {"true"},
               "special tokens are written as they are: leave it out");
 }
@@ -207,7 +205,8 @@ std::optional<int32_t> read_token_id(FieldReader& fields, std::string_view name,
   return std::nullopt;
 }
 
-void read_common(FieldReader& fields, const RequestContext& context, CommonRequest& out) {
+void read_common(FieldReader& fields, std::string_view body, const RequestContext& context,
+                 CommonRequest& out) {
   out.sampling = context.defaults;
   read_sampling(fields, out.sampling);
   if (const auto value = fields.integer("max_tokens", 1, kMaxInt32)) {
@@ -220,6 +219,7 @@ void read_common(FieldReader& fields, const RequestContext& context, CommonReque
   read_logit_bias(fields, context, out);
   read_stream(fields, out);
   if (const auto value = fields.boolean("skip_special_tokens")) out.skip_special_tokens = *value;
+  read_answer_form(fields, body, out.sampling.grammar);
   refuse_what_both_lack(fields);
 }
 

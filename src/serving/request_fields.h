@@ -13,8 +13,10 @@ namespace tandem {
 ApiResult<nlohmann::json> parse_body(std::string_view body);
 // "model": missing is 400, another than the one served is 404.
 std::optional<ApiError> check_model(FieldReader& fields, const RequestContext& context);
-// Sampling, stop, n, seed, stream and the fields that have no effect or are refused in both APIs.
-void read_common(FieldReader& fields, const RequestContext& context, CommonRequest& out);
+// Sampling, the answer's form, stop, n, seed, stream and the fields that have no effect or are refused in both
+// APIs. `body`: the request as it came.
+void read_common(FieldReader& fields, std::string_view body, const RequestContext& context,
+                 CommonRequest& out);
 // A token id; anything else fails under `name`, naming the value.
 std::optional<int32_t> read_token_id(FieldReader& fields, std::string_view name, const nlohmann::json& value,
                                      const RequestContext& context);
