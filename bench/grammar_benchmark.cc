@@ -2,8 +2,8 @@
 //
 //   ninja grammar_benchmark && ./grammar_benchmark [--benchmark_filter=...]
 //
-// TANDEM_TOKENIZER=FOLDER takes the vocabulary of a tokenizer.json; without it, random words whose lengths and
-// letters are about those of one.
+// TANDEM_TOKENIZER=FOLDER takes the vocabulary of a tokenizer.json; without it, random words whose lengths
+// and letters are about those of one.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "grammar/grammar_spec.h"
 #include "grammar/grammar_expression.h"
+#include "grammar/grammar_spec.h"
 #include "grammar/token_grammar.h"
 #include "tokenizer/tokenizer.h"
 
@@ -25,7 +25,8 @@ TokenTrie random_vocabulary() {
   constexpr int32_t kTokens = 128 << 10;
   std::mt19937 random(1);
   std::vector<std::pair<std::string, int32_t>> tokens;
-  for (int32_t byte = 0; byte < 256; ++byte) tokens.emplace_back(std::string(1, static_cast<char>(byte)), byte);
+  for (int32_t byte = 0; byte < 256; ++byte)
+    tokens.emplace_back(std::string(1, static_cast<char>(byte)), byte);
   constexpr std::string_view kLetters = "eeeeetttaaaooiinnsshhrrdlcumwfgypbvk";
   constexpr std::string_view kMarks = "\"{}[]():,.;-_/\\=+*#<>'!?\n0123456789";
   while (static_cast<int32_t>(tokens.size()) < kTokens) {
@@ -56,7 +57,8 @@ std::shared_ptr<const TokenTrie> vocabulary() {
 
 const GrammarSpec kSchema{
     .kind = GrammarKind::json_schema,
-    .text = R"({"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer"},"email":{"type":"string"},
+    .text =
+        R"({"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer"},"email":{"type":"string"},
         "address":{"type":"object","properties":{"street":{"type":"string"},"city":{"type":"string"}},"required":["street","city"]},
         "tags":{"type":"array","items":{"type":"string"}},"kind":{"enum":["person","company","robot"]}},
         "required":["name","age","email","address","tags","kind"]})"};

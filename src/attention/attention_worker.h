@@ -34,12 +34,12 @@ struct LaneOptions {
 struct AttentionWorkerOptions {
   SchedulerLimits scheduler;
   LaneOptions lanes;
-  SpeculationOptions speculation;      // num_tokens 0 without a drafter
+  SpeculationOptions speculation;           // num_tokens 0 without a drafter
   GrammarCache::LoadVocabulary vocabulary;  // null: answers in a given form are refused
-  Drafter* drafter = nullptr;          // in place of draft programs; outlives the worker
-  uint32_t max_context_tokens = 4096;  // prompt + generated
-  uint32_t max_queue = 1024;           // requests that wait; one more is refused
-  uint32_t vocab_size = 0;             // ids that a prompt may hold
+  Drafter* drafter = nullptr;               // in place of draft programs; outlives the worker
+  uint32_t max_context_tokens = 4096;       // prompt + generated
+  uint32_t max_queue = 1024;                // requests that wait; one more is refused
+  uint32_t vocab_size = 0;                  // ids that a prompt may hold
   std::vector<int32_t> eos_token_ids;
   Duration ffn_deadline =
       std::chrono::seconds(60);  // of one exchange: a backstop; a dead peer is noticed far sooner

@@ -233,7 +233,8 @@ TEST(AttentionWorker, CancelsAmongDraftsGiveEverythingBack) {
 Result<std::shared_ptr<const TokenTrie>> letters(uint32_t vocab_size) {
   std::vector<std::pair<std::string, int32_t>> tokens;
   for (uint32_t id = 0; id < vocab_size; ++id) {
-    tokens.emplace_back(std::string(id % 5 == 0 ? 3 : 1, static_cast<char>('a' + id % 26)), static_cast<int32_t>(id));
+    tokens.emplace_back(std::string(id % 5 == 0 ? 3 : 1, static_cast<char>('a' + id % 26)),
+                        static_cast<int32_t>(id));
   }
   return std::make_shared<const TokenTrie>(TokenTrie::build(std::move(tokens), vocab_size));
 }
@@ -241,11 +242,11 @@ Result<std::shared_ptr<const TokenTrie>> letters(uint32_t vocab_size) {
 // A form with drafts of the model's own, in a pool that is too small: what is said without either, inside the
 // form to the last token.
 TEST(AttentionWorker, DraftsAndPreemptionKeepTheForm) {
-  const GrammarSpec form{.kind = GrammarKind::regex, .text = "(?:[a-e]{2}|[k-z])+[f-j]"};
+  const GrammarSpec form{.kind = GrammarKind::regex, .text = "(?:[a-e]{2}|[k-z]){10,}[f-j]"};
   std::vector<Answer> want;
   uint64_t preempted = 0, accepted = 0;
   for (const uint32_t drafts : {0u, 2u}) {
-    Served::Limits limits{.num_blocks = drafts == 0 ? 400u : 7u,
+    Served::Limits limits{.num_blocks = drafts == 0 ? 400u : 8u,
                           .max_num_seqs = 5,
                           .speculation = {drafts, false},
                           .fixture = "deepseek_v3_mtp"};

@@ -115,7 +115,8 @@ struct AttentionWorker::Impl {
   void check_peer();
   // Samples and delivers the next token. Below 0: the sequence has ended and is gone.
   int32_t sample(Sequence& sequence, std::span<const float> logits);
-  // What must not be chosen as number `index` of the answer, which stands at `form`. Valid until the next call.
+  // What must not be chosen as number `index` of the answer, which stands at `form`. Valid until the next
+  // call.
   TokenBans bans_of(const SamplingParams& sampling, const AnswerForm& form, uint32_t index);
   // Ends every request. Steps in work are cancelled first: nobody writes into blocks that are given back.
   void end_all(const Error& error, FinishReason reason);

@@ -83,7 +83,7 @@ REFUSED = [
     ({"frequency_penalty": 3}, "frequency_penalty"), ({"presence_penalty": -3}, "presence_penalty"),
     ({"repetition_penalty": 0}, "repetition_penalty"), ({"logit_bias": {"7": 101}}, "logit_bias"),
     ({"stream_options": {"include_usage": True}}, "stream_options"), ({"min_tokens": 4}, "min_tokens"),
-    ({"temprature": 1}, "temprature"), ({"guided_json": {"type": "object"}}, "guided_json"),
+    ({"temprature": 1}, "temprature"), ({"guided_json": 7}, "guided_json"),
 ]
 
 
@@ -99,7 +99,7 @@ CHAT_REFUSED = [
     ({"messages": []}, "messages"), ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
     ({"messages": user([{"type": "image_url", "image_url": {"url": "x"}}])}, "messages[0].content"),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"), ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"), ({"response_format": {"type": "xml"}}, "response_format.type"),
     ({"modalities": ["audio"]}, "modalities"), ({"logprobs": 3}, "logprobs"), ({"top_logprobs": 3}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"), ({"max_completion_tokens": 4}, "max_completion_tokens"),
     ({"chat_template": "x"}, "chat_template"),
