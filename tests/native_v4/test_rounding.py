@@ -8,8 +8,9 @@ from tests.native_v4 import files
 from tests.native_v4.test_native_files import run
 
 # Flags, what the reference rounds, and lengths of prompts: beyond the window, and long enough for the indexer to choose; as trained, with
-# an entry of 128 tokens. Where every row is rounded, long prompts seldom go without a value on the edge between two codes.
-SHORT, LONG = (17, 17, 17, 40, 40, 40), (17, 17, 40, 40, 130, 130, 130)
+# an entry of 128 tokens. Where every row is rounded, long prompts seldom go without a value on the edge between two codes. Three prompts in
+# ten have one, and which ones hangs on the order of sums: so there are many, that half of them are within the bound on any machine.
+SHORT, LONG = (17,) * 8 + (40,) * 8, (17,) * 6 + (40,) * 8 + (130,) * 6
 CASES = {
     "as trained": (["--qat-simulation"], {"qat_simulation": True}, LONG),
     "fp8": (["--activation-dtype", "fp8"], {"activation_dtype": "fp8"}, SHORT),
