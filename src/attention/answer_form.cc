@@ -31,8 +31,8 @@ AnswerForm::AnswerForm(std::shared_ptr<TokenGrammar> grammar, const GrammarSpec&
       stage_(spec.in_reasoning ? Stage::reasoning : Stage::start) {}
 
 void AnswerForm::allowed(std::span<const int32_t> ends, std::vector<uint64_t>& mask) const {
-  mask.assign(grammar_->mask_words(), 0);
-  if (state_ == TokenGrammar::kDead) return;
+  if (state_ == TokenGrammar::kDead) return mask.assign(grammar_->mask_words(), 0);
+  mask.resize(grammar_->mask_words());
   grammar_->allowed(state_, mask);
   if (stage_ == Stage::start) allow(reasoning_begin_, mask);
   if (!grammar_->can_end(state_)) return;

@@ -148,37 +148,36 @@ class GbnfParser {
       } else {
         break;
       }
-      TANDEM_ASSIGN(part, parse_repeats(std::move(part)));
+      TANDEM_ASSIGN(part, parse_repeat(std::move(part)));
       parts.push_back(std::move(part));
     }
     if (parts.size() == 1) return std::move(parts[0]);
     return GrammarExpression::sequence(std::move(parts));
   }
 
-  Result<GrammarExpression> parse_repeats(GrammarExpression part) {
-    while (true) {
-      if (accept("*")) {
-        part = GrammarExpression::repeat(std::move(part), 0);
-      } else if (accept("+")) {
-        part = GrammarExpression::repeat(std::move(part), 1);
-      } else if (accept("?")) {
-        part = GrammarExpression::optional(std::move(part));
-      } else if (accept("{")) {
-        TANDEM_ASSIGN(const uint32_t min, parse_number());
-        uint32_t max = min;
-        if (accept(",")) {
-          max = GrammarExpression::kUnbounded;
-          if (peek() != '}') {
-            TANDEM_ASSIGN(max, parse_number());
-          }
+  Result<GrammarExpression> parse_repeat(GrammarExpression part) {
+    uint32_t min = 0, max = GrammarExpression::kUnbounded;
+    if (accept("+")) {
+      min = 1;
+    } else if (accept("?")) {
+      max = 1;
+    } else if (accept("{")) {
+      TANDEM_ASSIGN(min, parse_number());
+      max = min;
+      if (accept(",")) {
+        max = GrammarExpression::kUnbounded;
+        if (peek() != '}') {
+          TANDEM_ASSIGN(max, parse_number());
         }
-        if (!accept("}")) return bad("a broken {n,m}");
-        if (max < min) return bad("{n,m} with n above m");
-        part = GrammarExpression::repeat(std::move(part), min, max);
-      } else {
-        return part;
       }
+      if (!accept("}")) return bad("a broken {n,m}");
+      if (max < min) return bad("{n,m} with n above m");
+    } else if (!accept("*")) {
+      return part;
     }
+    if (std::string_view("*+?{").find(peek()) != std::string_view::npos && !at_end())
+      return bad("a repetition of a repetition; put the first into ( )");
+    return GrammarExpression::repeat(std::move(part), min, max);
   }
 
   Result<uint32_t> parse_number() {

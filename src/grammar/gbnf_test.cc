@@ -58,6 +58,7 @@ TEST(Gbnf, ErrorsNameThePlace) {
   EXPECT_NE(refusal("root ::= \"a\" )").find("a stray \")\" at line 1, column 14"), std::string::npos);
   EXPECT_NE(refusal("root : \"a\"").find("\"::=\" is missing at line 1, column 6"), std::string::npos);
   EXPECT_NE(refusal("root ::= \"\\q\"").find("the unknown escape \"\\q\""), std::string::npos);
+  EXPECT_NE(refusal("root ::= \"a\"+*").find("a repetition of a repetition"), std::string::npos);
   EXPECT_NE(refusal("root ::= \"a\"{3,1}").find("{n,m} with n above m"), std::string::npos);
   EXPECT_NE(refusal("root ::= " + std::string(200, '(')).find("nesting deeper than 100"), std::string::npos);
 }

@@ -25,7 +25,7 @@ class NetworkBuilder {
       TANDEM_ASSIGN(const uint32_t entry, add(rules_.rules[i].expression, end));
       draft_[rule_starts_[i]].empty.push_back(entry);
     }
-    drop_empty_steps();
+    TANDEM_TRY(drop_empty_steps());
     TANDEM_TRY(refuse_left_recursion());
     return finish();
   }
@@ -38,6 +38,12 @@ class NetworkBuilder {
     bool accepts = false;
   };
 
+  static std::unexpected<Error> too_large(size_t limit, std::string_view what) {
+    return make_error(
+        ErrorCode::out_of_range,
+        fmt::format("the grammar needs more than {} {}; use smaller repetitions, or fewer rules", limit,
+                    what));
+  }
   uint32_t add_state() {
     draft_.emplace_back();
     return static_cast<uint32_t>(draft_.size() - 1);
@@ -54,10 +60,7 @@ class NetworkBuilder {
 
   Result<uint32_t> add(const GrammarExpression& expression, uint32_t next) {
     if (draft_.size() > GrammarNetwork::kMaxStates) {
-      return make_error(
-          ErrorCode::out_of_range,
-          fmt::format("the grammar needs more than {} states; use smaller repetitions, or fewer rules",
-                      GrammarNetwork::kMaxStates));
+      return too_large(GrammarNetwork::kMaxStates, "states");
     }
     using Kind = GrammarExpression::Kind;
     switch (expression.kind) {
@@ -128,7 +131,8 @@ class NetworkBuilder {
   }
 
   // Gives every state the edges of all that it reaches without a byte.
-  void drop_empty_steps() {
+  Status drop_empty_steps() {
+    size_t steps = 0;
     std::vector<Draft> closed(draft_.size());
     std::vector<uint32_t> seen(draft_.size(), 0), work;
     for (uint32_t state = 0; state < draft_.size(); ++state) {
@@ -140,6 +144,8 @@ class NetworkBuilder {
         if (seen[at] == state + 1) continue;
         seen[at] = state + 1;
         const Draft& from = draft_[at];
+        steps += 1 + from.bytes.size() + from.calls.size() + from.empty.size();
+        if (steps > GrammarNetwork::kMaxEdges) return too_large(GrammarNetwork::kMaxEdges, "edges");
         out.bytes.insert(out.bytes.end(), from.bytes.begin(), from.bytes.end());
         out.calls.insert(out.calls.end(), from.calls.begin(), from.calls.end());
         out.accepts |= from.accepts;
@@ -147,21 +153,35 @@ class NetworkBuilder {
       }
     }
     draft_ = std::move(closed);
+    return {};
   }
 
   // Whether the rule at a state can end without a byte, for every state.
   std::vector<bool> can_be_empty() const {
     std::vector<bool> empty(draft_.size());
-    for (bool changed = true; changed;) {
-      changed = false;
-      for (size_t s = 0; s < draft_.size(); ++s) {
-        if (empty[s]) continue;
-        const Draft& state = draft_[s];
-        empty[s] =
-            state.accepts || std::ranges::any_of(state.calls, [&](const GrammarNetwork::CallEdge& call) {
-              return empty[call.start] && empty[call.to];
-            });
-        changed |= empty[s];
+    // Who may become empty when a state does: those with a call to it, or one that goes on there.
+    std::vector<std::vector<uint32_t>> waiting(draft_.size());
+    std::vector<uint32_t> work;
+    const auto mark = [&](uint32_t state) {
+      if (empty[state]) return;
+      empty[state] = true;
+      work.push_back(state);
+    };
+    for (uint32_t state = 0; state < draft_.size(); ++state) {
+      if (draft_[state].accepts) mark(state);
+      for (const GrammarNetwork::CallEdge& call : draft_[state].calls) {
+        waiting[call.start].push_back(state);
+        waiting[call.to].push_back(state);
+      }
+    }
+    while (!work.empty()) {
+      const uint32_t at = work.back();
+      work.pop_back();
+      for (const uint32_t state : waiting[at]) {
+        const auto is_empty = [&](const GrammarNetwork::CallEdge& call) {
+          return empty[call.start] && empty[call.to];
+        };
+        if (std::ranges::any_of(draft_[state].calls, is_empty)) mark(state);
       }
     }
     return empty;
@@ -172,14 +192,14 @@ class NetworkBuilder {
     const std::vector<bool> empty = can_be_empty();
     const auto count = static_cast<uint32_t>(rule_starts_.size());
     std::vector<std::vector<uint32_t>> first_calls(count);
+    std::vector<uint32_t> seen(draft_.size(), UINT32_MAX), work;
     for (uint32_t rule = 0; rule < count; ++rule) {
-      std::vector<uint32_t> work = {rule_starts_[rule]};
-      std::vector<uint32_t> seen;
+      work.assign(1, rule_starts_[rule]);
       while (!work.empty()) {
         const uint32_t at = work.back();
         work.pop_back();
-        if (std::ranges::find(seen, at) != seen.end()) continue;
-        seen.push_back(at);
+        if (seen[at] == rule) continue;
+        seen[at] = rule;
         for (const GrammarNetwork::CallEdge& call : draft_[at].calls) {
           first_calls[rule].push_back(call.start);  // a rule's start has the rule's number
           if (empty[call.start]) work.push_back(call.to);

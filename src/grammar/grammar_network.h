@@ -27,9 +27,12 @@ class GrammarNetwork {
   // More would take seconds and hundreds of megabytes; a schema of a few hundred fields has some ten
   // thousand.
   static constexpr size_t kMaxStates = 1 << 18;
+  // Edges once the empty steps are gone. Nested optional repetitions have the square of their states, which
+  // is seconds of work for a pattern of a line; a large schema has some hundred thousand.
+  static constexpr size_t kMaxEdges = 1 << 22;
 
   // Errors: `invalid_argument` naming a rule that is left-recursive; `out_of_range` for a grammar of more
-  // than kMaxStates states.
+  // than kMaxStates states or kMaxEdges edges.
   static Result<GrammarNetwork> build(const GrammarRules& rules);
 
   uint32_t start() const { return 0; }

@@ -92,6 +92,53 @@ TEST(GrammarNetwork, LeftRecursionIsNamed) {
   EXPECT_TRUE(GrammarNetwork::build(rules).has_value());
 }
 
+TEST(GrammarNetwork, WhatIsSmallToWriteAndLargeToComputeIsRefused) {
+  // Each of 250,000 states would reach all behind it.
+  E many = E::repeat(E::repeat(E::optional(E::literal("a")), 0, 1000), 0, 60);
+  const auto edges = GrammarNetwork::build(rule_of(std::move(many)));
+  ASSERT_FALSE(edges.has_value());
+  EXPECT_NE(edges.error().message.find("more than 4194304 edges"), std::string::npos)
+      << edges.error().message;
+  // A chain of rules that may all be empty.
+  GrammarRules rules;
+  for (uint32_t i = 0; i < 20000; ++i) rules.add("r", E::optional(E::call(i + 1)));
+  rules.add("end", E::literal("x"));
+  EXPECT_TRUE(GrammarNetwork::build(rules).has_value());
+}
+
+TEST(GrammarStacks, ReadingsAndDepthAreBounded) {
+  // Each "a" may end with a "b" or a "c" of its own: 2^n ways to read n of them.
+  GrammarRules rules;
+  rules.add("root");
+  rules.rules[0].expression =
+      E::choice({E::sequence({E::literal("a"), E::call(0), E::literal("b")}),
+                 E::sequence({E::literal("a"), E::call(0), E::literal("c")}), E::literal("a")});
+  GrammarStacks stacks(*GrammarNetwork::build(rules));
+  GrammarStacks::Position position = stacks.start();
+  for (int i = 0; i < 60; ++i) {
+    position = stacks.step(position, 'a');
+    EXPECT_LE(stacks.frames(position).size(), GrammarStacks::kMaxFrames * 2);
+  }
+  EXPECT_NE(position, GrammarStacks::kDead);  // some of the readings are kept
+  EXPECT_LT(stacks.memory_bytes(), size_t{32} << 20);
+
+  GrammarRules nested;
+  nested.add("root");
+  nested.rules[0].expression = E::sequence({E::literal("("), E::optional(E::call(0)), E::literal(")")});
+  GrammarStacks deep(*GrammarNetwork::build(nested));
+  position = deep.start();
+  uint32_t levels = 0;
+  for (; levels < 5000; ++levels) {
+    const GrammarStacks::Position next = deep.step(position, '(');
+    if (next == GrammarStacks::kDead) break;
+    position = next;
+  }
+  EXPECT_GT(levels, 400u);
+  EXPECT_LE(levels, GrammarStacks::kMaxDepth + 1);
+  for (uint32_t i = 0; i < levels; ++i) position = deep.step(position, ')');
+  EXPECT_TRUE(deep.has_ended(position));  // what was begun can be ended
+}
+
 TEST(GrammarNetwork, TooManyStatesAreRefused) {
   const auto network =
       GrammarNetwork::build(rule_of(E::repeat(E::repeat(E::literal("abcdefgh"), 1000, 1000), 1000, 1000)));

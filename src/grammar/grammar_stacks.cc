@@ -19,6 +19,7 @@ uint64_t hash_of(std::span<const uint32_t> frames, bool ended) {
 GrammarStacks::GrammarStacks(GrammarNetwork network) : network_(std::move(network)) {
   // The two bottoms have no state; their numbers are kWhole and kOpen.
   frames_.resize(2);
+  depths_.resize(2);
   is_in_work_.resize(2);
   rows_.emplace_back();  // kDead
   start_ = position_of({network_.start(), kWhole});
@@ -40,6 +41,7 @@ uint32_t GrammarStacks::number_of(Frame frame) {
   const auto [at, is_new] = frame_numbers_.try_emplace(key, static_cast<uint32_t>(frames_.size()));
   if (is_new) {
     frames_.push_back(frame);
+    depths_.push_back(depths_[frame.caller] + 1);
     is_in_work_.push_back(false);
     memory_bytes_ += sizeof(Frame) + 64;  // and its entry in the map
   }
@@ -69,7 +71,7 @@ GrammarStacks::Position GrammarStacks::close() {
   found_.clear();
   for (const uint32_t number : work_) is_in_work_[number] = true;
   const auto add = [&](uint32_t number) {
-    if (is_in_work_[number]) return;
+    if (is_in_work_[number] || work_.size() >= kMaxFrames) return;
     is_in_work_[number] = true;
     work_.push_back(number);
   };
@@ -78,6 +80,7 @@ GrammarStacks::Position GrammarStacks::close() {
     const Frame frame = frames_[number];
     if (!network_.byte_edges(frame.state).empty()) found_.push_back(number);
     for (const GrammarNetwork::CallEdge& call : network_.call_edges(frame.state)) {
+      if (depths_[number] >= kMaxDepth) break;
       // A call with nothing behind it returns to the caller's caller: stacks of right recursion stay flat.
       const uint32_t caller =
           network_.only_accepts(call.to) ? frame.caller : number_of({call.to, frame.caller});

@@ -2,6 +2,10 @@
 // the text so far; a stack is a state and the calls that wait for its rule to end. Positions are numbered as
 // they turn up, and so is what a byte makes of them: a second walk over the same text is a table look-up.
 //
+// Two bounds keep a text from costing more the longer it gets: readings beyond kMaxFrames of one place, and
+// calls beyond kMaxDepth inside each other, are given up. A text that needs them counts as none of the
+// grammar's.
+//
 // One thread at a time.
 #pragma once
 
@@ -23,6 +27,10 @@ class GrammarStacks {
   using Position = uint32_t;
   // No text continues from here.
   static constexpr Position kDead = 0;
+  // Programming languages in GBNF have some dozens; what has more is ambiguous without end.
+  static constexpr size_t kMaxFrames = 256;
+  // JSON calls twice a level of nesting.
+  static constexpr uint32_t kMaxDepth = 512;
 
   // A state in a call, `caller` being the frame to go on with when its rule has ended.
   struct Frame {
@@ -71,6 +79,7 @@ class GrammarStacks {
 
   GrammarNetwork network_;
   std::vector<Frame> frames_;
+  std::vector<uint32_t> depths_;  // [frames]: calls below each
   std::unordered_map<uint64_t, uint32_t> frame_numbers_;
   std::vector<Rows> rows_;
   std::unordered_multimap<uint64_t, Position> positions_;  // by hash

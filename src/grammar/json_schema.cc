@@ -23,6 +23,11 @@ using E = GrammarExpression;
 
 constexpr size_t kMaxSchemaBytes = 1 << 20;
 constexpr int kMaxNesting = 64;  // bounds the stack of this reader; recursion in data goes through $ref
+// Of the document, whatever is in it: bounds what is written out again (const, enum). parse_body of the
+// server allows as much.
+constexpr int kMaxDocumentDepth = 128;
+// Of a property beside additionalProperties, which exclude it character by character.
+constexpr size_t kMaxNameBytes = 1000;
 // A repetition is a state for each time; longer texts and arrays are what no limit means in practice.
 constexpr int64_t kMaxCount = 1 << 16;
 
@@ -452,6 +457,12 @@ Result<E> SchemaReader::object(const Json& schema, const std::string& path, int 
     return E::sequence({E::literal(","), json_.space(), std::move(member)});
   };
   if (additional) {
+    for (const std::string& name : names) {
+      if (name.size() <= kMaxNameBytes) continue;
+      return refuse(path,
+                    fmt::format("a property whose name has {} bytes beside additionalProperties: at most {}",
+                                name.size(), kMaxNameBytes));
+    }
     const E member = json_.member(json_.string_except(names), std::move(*additional));
     after = E::repeat(after_comma(member), 0);
     first = E::optional(E::sequence({json_.space(), member, after}));
@@ -474,7 +485,16 @@ Result<GrammarRules> json_schema_grammar(std::string_view schema) {
     return make_error(ErrorCode::invalid_argument,
                       fmt::format("a JSON schema may have at most {} bytes", kMaxSchemaBytes));
   }
-  const Json document = Json::parse(schema, nullptr, false);
+  bool too_deep = false;
+  const auto look = [&](int depth, Json::parse_event_t, Json&) {
+    too_deep = too_deep || depth > kMaxDocumentDepth;
+    return !too_deep;
+  };
+  const Json document = Json::parse(schema, look, false);
+  if (too_deep) {
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("the JSON schema nests deeper than {} levels", kMaxDocumentDepth));
+  }
   if (document.is_discarded()) return make_error(ErrorCode::invalid_argument, "the JSON schema is not JSON");
   return SchemaReader(document).read();
 }

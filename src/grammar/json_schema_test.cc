@@ -185,6 +185,11 @@ TEST(JsonSchema, WhatItCannotKeepIsNamed) {
   std::string deep = "{}";
   for (int i = 0; i < 80; ++i) deep = R"({"items":)" + deep + "}";
   EXPECT_NE(refusal(deep).find("nesting deeper than 64"), std::string::npos);
+  const std::string brackets(100000, '[');
+  EXPECT_NE(refusal(R"({"const":)" + brackets).find("nests deeper than 128 levels"), std::string::npos);
+  EXPECT_NE(refusal(R"({"properties":{")" + std::string(2000, 'n') + R"(":{}},"additionalProperties":true})")
+                .find("whose name has 2000 bytes"),
+            std::string::npos);
   // A schema that is nothing but itself.
   const auto self = json_schema_grammar(R"({"$ref":"#"})");
   ASSERT_TRUE(self.has_value());
