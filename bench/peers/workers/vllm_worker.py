@@ -39,7 +39,7 @@ def run(sequences, length, tokens, when_all_decode=lambda: None):
     while engine.has_unfinished_requests():
         for output in engine.step():
             seconds, count = time.perf_counter() - start, len(output.outputs[0].token_ids)
-            name = next(each for each in times if output.request_id.startswith(each))
+            name = output.request_id
             times[name] += [seconds] * (count - counts[name])
             counts[name] = count
         if not told and all(len(each) > 1 for each in times.values()):
