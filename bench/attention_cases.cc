@@ -216,7 +216,11 @@ Result<KernelCase> make_compressed(const ModelShape& shape, const AttentionCase&
   return result;
 }
 
-Result<KernelCase> make_attention(const ModelShape& shape, const AttentionCase& options) {
+}  // namespace
+
+Result<KernelCase> make_attention_case(const ModelShape& shape, uint32_t sequences, uint32_t context,
+                                       uint32_t chunk) {
+  const AttentionCase options{sequences, context, chunk};
   switch (shape.attention) {
     case ShapeAttention::gqa:
       return make_gqa(shape, options);
@@ -228,23 +232,21 @@ Result<KernelCase> make_attention(const ModelShape& shape, const AttentionCase& 
   return make_error(ErrorCode::internal, "attention of no kind");
 }
 
-}  // namespace
-
 std::vector<CaseMaker> attention_cases(const ModelShape& shape, std::span<const uint32_t> batches,
                                        std::span<const uint32_t> contexts, uint32_t chunk) {
   std::vector<CaseMaker> cases;
-  const auto add = [&](std::string name, const AttentionCase& options) {
-    cases.push_back(
-        {std::move(name), [shape, options](const KernelTable&) { return make_attention(shape, options); }});
+  const auto add = [&](std::string name, uint32_t sequences, uint32_t context, uint32_t rows) {
+    cases.push_back({std::move(name), [shape, sequences, context, rows](const KernelTable&) {
+                       return make_attention_case(shape, sequences, context, rows);
+                     }});
   };
   for (const uint32_t context : contexts) {
     for (const uint32_t sequences : batches) {
-      add(fmt::format("attention {} decode {} x {}", shape.name, sequences, context),
-          {sequences, context, 1});
+      add(fmt::format("attention {} decode {} x {}", shape.name, sequences, context), sequences, context, 1);
     }
     if (chunk == 0) continue;
     const uint32_t rows = std::min(chunk, context);
-    add(fmt::format("attention {} prefill {} at {}", shape.name, rows, context), {1, context, rows});
+    add(fmt::format("attention {} prefill {} at {}", shape.name, rows, context), 1, context, rows);
   }
   return cases;
 }

@@ -63,8 +63,10 @@ struct DenseState {
   size_t next = 0;
 };
 
-Result<KernelCase> make_dense(const KernelTable& table, PackFormat format, uint32_t n, uint32_t k,
-                              uint32_t rows) {
+}  // namespace
+
+Result<KernelCase> make_dense_case(const KernelTable& table, PackFormat format, uint32_t n, uint32_t k,
+                                   uint32_t rows) {
   auto state = std::make_shared<DenseState>();
   const size_t each = table.packed_bytes(format, PackArrangement::plain, n, k);
   const size_t copies = rows >= kManyRows ? 1 : std::max<size_t>(2, kColdBytes / each);
@@ -93,8 +95,6 @@ Result<KernelCase> make_dense(const KernelTable& table, PackFormat format, uint3
   return result;
 }
 
-}  // namespace
-
 std::vector<CaseMaker> dense_cases(const ModelShape& shape, PackFormat format,
                                    std::span<const uint32_t> batches) {
   std::vector<CaseMaker> cases;
@@ -104,7 +104,7 @@ std::vector<CaseMaker> dense_cases(const ModelShape& shape, PackFormat format,
       cases.push_back({fmt::format("{} {} {} {}x{} rows {}", shape.name, matrix.name,
                                    pack_format_name(packed), matrix.rows, matrix.cols, rows),
                        [matrix, packed, rows](const KernelTable& table) {
-                         return make_dense(table, packed, matrix.rows, matrix.cols, rows);
+                         return make_dense_case(table, packed, matrix.rows, matrix.cols, rows);
                        }});
     }
   }

@@ -3,14 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <random>
 
 #include "base/bf16.h"
 #include "base/buffer.h"
-#include "kernels/paged_kv_layout.h"
+#include "base/cpu_budget.h"
+#include "bench/random_pack.h"
+#include "bench/shape_cases.h"
 
 namespace tandem::bench {
 namespace {
@@ -20,93 +21,29 @@ constexpr size_t kColdBytes = size_t{384} << 20;
 // A layer of coded experts takes no more than this, so that the wide shapes run on small machines too.
 constexpr double kMostCodedBytes = 7e8;
 
-Result<OwnedBuffer> random_bf16(size_t elements, float scale) {
+Result<OwnedBuffer> random_bf16(size_t elements) {
   TANDEM_ASSIGN(OwnedBuffer buffer, OwnedBuffer::allocate(elements * sizeof(bf16)));
-  std::minstd_rand generator(1);
-  bf16* values = buffer.as<bf16>();
-  for (size_t i = 0; i < elements; ++i) {
-    values[i] = to_bf16((static_cast<float>(generator() % 2001) / 1000.0f - 1.0f) * scale);
-  }
+  fill_random_bf16(buffer.as<uint16_t>(), elements, 1.0f, 3);
   return buffer;
 }
 
-// Random codes with powers of two between 2^-8 and 2^-5 for scales.
-Status pack_random_codes(const KernelTable& table, PackFormat format, PackArrangement arrangement,
-                         uint32_t rows, uint32_t cols, std::byte* packed) {
-  const bool fp4 = format == PackFormat::mxfp4;
-  const uint32_t blocks = (cols + scale_block_cols(format) - 1) / scale_block_cols(format);
-  TANDEM_ASSIGN(OwnedBuffer codes, OwnedBuffer::allocate(size_t{rows} * cols));
-  TANDEM_ASSIGN(OwnedBuffer scales, OwnedBuffer::allocate(size_t{rows} * blocks * sizeof(float)));
-  std::minstd_rand generator(1);
-  for (size_t i = 0; i < codes.size(); ++i) {
-    const auto code = static_cast<uint8_t>(generator() >> 8);
-    codes.data()[i] = static_cast<std::byte>(!fp4 && (code & 0x7f) == 0x7f ? 0 : code);
-  }
-  for (size_t i = 0; i < size_t{rows} * blocks; ++i) {
-    const int power = -8 + static_cast<int>(generator() >> 8 & 3);
-    if (fp4) {
-      scales.as<uint8_t>()[i] = static_cast<uint8_t>(127 + power);
-    } else {
-      scales.as<float>()[i] = std::ldexp(1.0f, power);
-    }
-  }
-  const CodedRows source = {codes.data(), fp4 ? (cols + 1) / 2 : cols, scales.data(), blocks};
-  const PackFault fault = table.pack_coded(format, arrangement, rows, cols, 0, 0, rows, source, packed);
-  if (fault == PackFault::none) return {};
-  return make_error(ErrorCode::internal,
-                    fmt::format("a random {} weight {}", pack_format_name(format), pack_fault_text(fault)));
-}
-
-// `copies` packed weights of one shape side by side. They have the same values: speed does not depend on
-// them.
+// `count` packed weights of one shape side by side.
 struct Weights {
   OwnedBuffer bytes;
   std::vector<PackedWeight> weights;
 };
 Result<Weights> make_weights(const KernelTable& table, PackFormat format, PackArrangement arrangement,
-                             uint32_t rows, uint32_t cols, size_t copies) {
+                             uint32_t rows, uint32_t cols, size_t count) {
   Weights result;
   const size_t each = table.packed_bytes(format, arrangement, rows, cols);
-  TANDEM_ASSIGN(result.bytes, OwnedBuffer::allocate(each * copies));
-  if (is_coded(format)) {
-    TANDEM_TRY(pack_random_codes(table, format, arrangement, rows, cols, result.bytes.data()));
-  } else {
-    TANDEM_ASSIGN(const OwnedBuffer source, random_bf16(size_t{rows} * cols, 0.05f));
-    table.pack(format, arrangement, rows, cols, 0, rows, DType::bf16, source.data(), result.bytes.data());
-  }
-  for (size_t i = 0; i < copies; ++i) {
+  TANDEM_ASSIGN(result.bytes, OwnedBuffer::allocate(each * count));
+  ThreadPool pool(CpuBudget::detect().threads);
+  RandomPacker packer(table, pool, 1);
+  for (size_t i = 0; i < count; ++i) {
     std::byte* data = result.bytes.data() + i * each;
-    if (i != 0) std::memcpy(data, result.bytes.data(), each);
+    TANDEM_TRY(packer.fill(format, arrangement, rows, cols, data));
     result.weights.push_back({format, arrangement, rows, cols, data, each});
   }
-  return result;
-}
-
-struct MatmulState {
-  Weights weights;
-  OwnedBuffer in, out;
-  size_t next = 0;
-};
-
-Result<KernelCase> make_matmul(const KernelTable& table, PackFormat format, uint32_t n, uint32_t k,
-                               uint32_t rows) {
-  auto state = std::make_shared<MatmulState>();
-  const size_t each = table.packed_bytes(format, PackArrangement::plain, n, k);
-  const size_t copies = rows >= 64 ? 1 : std::max<size_t>(2, kColdBytes / each);
-  TANDEM_ASSIGN(state->weights, make_weights(table, format, PackArrangement::plain, n, k, copies));
-  TANDEM_ASSIGN(state->in, random_bf16(size_t{rows} * k, 1.0f));
-  TANDEM_ASSIGN(state->out, OwnedBuffer::allocate(size_t{rows} * n * sizeof(float)));
-  KernelCase result;
-  result.bytes = static_cast<double>(each);
-  result.flops = 2.0 * n * k * rows;
-  result.run = [state, n, k, rows](KernelRunner& runner) {
-    MatmulArgs args;
-    args.weights = {&state->weights.weights[state->next++ % state->weights.weights.size()], 1};
-    args.in = {DType::bf16, state->in.data(), k};
-    args.out = {DType::f32, state->out.data(), n};
-    args.rows = rows;
-    runner.run(runner.table().matmul, args);
-  };
   return result;
 }
 
@@ -169,7 +106,7 @@ Result<KernelCase> make_experts(const KernelTable& table, ExpertsShape shape) {
   TANDEM_ASSIGN(state->down, make_weights(table, shape.format, PackArrangement::plain, shape.hidden,
                                           shape.intermediate, shape.experts));
   const size_t slots = size_t{shape.rows} * shape.top_k;
-  TANDEM_ASSIGN(state->in, random_bf16(size_t{shape.rows} * shape.hidden, 1.0f));
+  TANDEM_ASSIGN(state->in, random_bf16(size_t{shape.rows} * shape.hidden));
   TANDEM_ASSIGN(state->middle, OwnedBuffer::allocate(slots * shape.intermediate * sizeof(bf16)));
   TANDEM_ASSIGN(state->out, OwnedBuffer::allocate(slots * shape.hidden * sizeof(float)));
   std::mt19937 generator(1);
@@ -199,98 +136,6 @@ Result<KernelCase> make_experts(const KernelTable& table, ExpertsShape shape) {
   return result;
 }
 
-struct AttentionState {
-  OwnedBuffer cache, query, out;
-  std::vector<std::vector<int32_t>> tables;
-  std::vector<AttentionRow> rows;
-  PagedKvLayout layout;
-};
-
-// One query a sequence, each behind `context` keys; or the last `chunk` rows of one sequence.
-Result<std::shared_ptr<AttentionState>> make_attention(PagedKvLayout layout, uint32_t sequences,
-                                                       uint32_t context, uint32_t chunk, size_t query_floats,
-                                                       size_t out_elements) {
-  auto state = std::make_shared<AttentionState>();
-  state->layout = layout;
-  const uint32_t blocks = (context + layout.tokens_per_block - 1) / layout.tokens_per_block;
-  TANDEM_ASSIGN(state->cache, random_bf16(size_t{sequences} * blocks * layout.block_elements(), 1.0f));
-  TANDEM_ASSIGN(state->query,
-                OwnedBuffer::allocate(size_t{sequences} * chunk * query_floats * sizeof(float)));
-  for (size_t i = 0; i < size_t{sequences} * chunk * query_floats; ++i) {
-    state->query.as<float>()[i] = static_cast<float>(i % 17) / 17.0f - 0.5f;
-  }
-  TANDEM_ASSIGN(state->out, OwnedBuffer::allocate(size_t{sequences} * chunk * out_elements * sizeof(bf16)));
-  for (uint32_t s = 0; s < sequences; ++s) {
-    state->tables.emplace_back(blocks);
-    for (uint32_t b = 0; b < blocks; ++b) state->tables[s][b] = static_cast<int32_t>(b * sequences + s);
-  }
-  for (uint32_t s = 0; s < sequences; ++s) {
-    for (uint32_t r = 0; r < chunk; ++r)
-      state->rows.push_back({state->tables[s].data(), context - chunk + r});
-  }
-  return state;
-}
-
-// Keys that the rows attend to, all together.
-double keys_of(const AttentionState& state) {
-  double keys = 0;
-  for (const AttentionRow& row : state.rows) keys += row.position + 1;
-  return keys;
-}
-
-Result<KernelCase> make_gqa(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t sequences,
-                            uint32_t context, uint32_t chunk) {
-  const size_t width = size_t{heads} * head_dim;
-  TANDEM_ASSIGN(const auto state, make_attention({DType::bf16, 16, kv_heads, head_dim}, sequences, context,
-                                                 chunk, width, width));
-  KernelCase result;
-  result.bytes = 2.0 * kv_heads * head_dim * context * sequences * sizeof(bf16);
-  result.flops = 4.0 * static_cast<double>(width) * keys_of(*state);
-  result.run = [state, width, heads, kv_heads, head_dim](KernelRunner& runner) {
-    GqaArgs args;
-    args.rows = state->rows;
-    args.cache = {state->cache.data(), state->layout.block_bytes(), state->layout.tokens_per_block,
-                  DType::bf16};
-    args.query = state->query.as<float>();
-    args.query_stride = width;
-    args.out = {DType::bf16, state->out.data(), width};
-    args.num_heads = heads;
-    args.num_kv_heads = kv_heads;
-    args.head_dim = head_dim;
-    args.scale = 0.09f;
-    runner.run(runner.table().gqa, args);
-  };
-  return result;
-}
-
-Result<KernelCase> make_mla(uint32_t heads, uint32_t latent, uint32_t rope, uint32_t sequences,
-                            uint32_t context, uint32_t chunk) {
-  const size_t query_width = size_t{heads} * (latent + rope), out_width = size_t{heads} * latent;
-  TANDEM_ASSIGN(const auto state, make_attention({DType::bf16, 16, 0, latent + rope}, sequences, context,
-                                                 chunk, query_width, out_width));
-  KernelCase result;
-  result.bytes = static_cast<double>(latent + rope) * context * sequences * sizeof(bf16);
-  result.flops = 2.0 * heads * (2.0 * latent + rope) * keys_of(*state);
-  result.run = [state, heads, latent, rope, query_width, out_width](KernelRunner& runner) {
-    MlaArgs args;
-    args.rows = state->rows;
-    args.cache = {state->cache.data(), state->layout.block_bytes(), state->layout.tokens_per_block,
-                  DType::bf16};
-    args.query_latent = state->query.as<float>();
-    args.query_latent_stride = query_width;
-    args.query_rope = state->query.as<float>() + out_width;
-    args.query_rope_stride = query_width;
-    args.query_rope_head_stride = rope;
-    args.out = {DType::bf16, state->out.data(), out_width};
-    args.num_heads = heads;
-    args.latent_dim = latent;
-    args.rope_dim = rope;
-    args.scale = 0.07f;
-    runner.run(runner.table().mla, args);
-  };
-  return result;
-}
-
 struct QuantizeState {
   OwnedBuffer rows, values, scales;
   size_t next = 0;
@@ -301,7 +146,7 @@ Result<KernelCase> make_quantize(ActivationFormat format, uint32_t rows, uint32_
   auto state = std::make_shared<QuantizeState>();
   const size_t tile = size_t{rows} * cols;
   const size_t tiles = std::max<size_t>(2, kColdBytes / (tile * sizeof(bf16)));
-  TANDEM_ASSIGN(state->rows, random_bf16(tiles * tile, 1.0f));
+  TANDEM_ASSIGN(state->rows, random_bf16(tiles * tile));
   TANDEM_ASSIGN(state->values, OwnedBuffer::allocate(tile));
   TANDEM_ASSIGN(state->scales, OwnedBuffer::allocate(rows * scale_row_bytes(format, cols)));
   KernelCase result;
@@ -356,13 +201,13 @@ std::vector<CaseMaker> kernel_cases() {
   for (const auto& [n, k] : {std::pair{2048u, 1408u}, std::pair{7168u, 2048u}}) {
     for (const uint32_t rows : {1u, 16u, 512u}) {
       add(fmt::format("matmul {}x{} rows {}", n, k, rows),
-          [=](const KernelTable& table) { return make_matmul(table, PackFormat::bf16, n, k, rows); });
+          [=](const KernelTable& table) { return make_dense_case(table, PackFormat::bf16, n, k, rows); });
     }
   }
   for (const PackFormat format : {PackFormat::fp8_block, PackFormat::mxfp4}) {
     for (const uint32_t rows : {1u, 16u, 512u}) {
       add(fmt::format("matmul {} 7168x2048 rows {}", pack_format_name(format), rows),
-          [=](const KernelTable& table) { return make_matmul(table, format, 7168, 2048, rows); });
+          [=](const KernelTable& table) { return make_dense_case(table, format, 7168, 2048, rows); });
     }
   }
   constexpr PackFormat kBf16 = PackFormat::bf16, kFp8 = PackFormat::fp8_block, kMxfp4 = PackFormat::mxfp4;
@@ -380,6 +225,13 @@ std::vector<CaseMaker> kernel_cases() {
                     shape.top_k, shape.rows),
         [=](const KernelTable& table) { return make_experts(table, shape); });
   }
+  const std::pair<const char*, ModelShape> kAttention[] = {
+      {"gqa 32/4 heads of 128, ", {.heads = 32, .kv_heads = 4, .head_dim = 128}},
+      {"gqa 16/16 heads of 128, ", {.heads = 16, .kv_heads = 16, .head_dim = 128}},
+      {"mla 16 heads 512+64, ",
+       {.attention = ShapeAttention::mla, .heads = 16, .kv_lora = 512, .nope = 128, .rope = 64}},
+      {"mla 128 heads 512+64, ",
+       {.attention = ShapeAttention::mla, .heads = 128, .kv_lora = 512, .nope = 128, .rope = 64}}};
   struct Batch {
     uint32_t sequences, context, chunk;  // chunk: the last rows of each
   };
@@ -388,16 +240,13 @@ std::vector<CaseMaker> kernel_cases() {
     const std::string name = batch.chunk == 1
                                  ? fmt::format("decode {} x {}", batch.sequences, batch.context)
                                  : fmt::format("prefill {} at {}", batch.chunk, batch.context - batch.chunk);
-    const auto [sequences, context, chunk] = batch;
-    add("gqa 32/4 heads of 128, " + name,
-        [=](const KernelTable&) { return make_gqa(32, 4, 128, sequences, context, chunk); });
-    add("gqa 16/16 heads of 128, " + name,
-        [=](const KernelTable&) { return make_gqa(16, 16, 128, sequences, context, chunk); });
-    add("mla 16 heads 512+64, " + name,
-        [=](const KernelTable&) { return make_mla(16, 512, 64, sequences, context, chunk); });
-    if (batch.sequences * batch.chunk > 8) continue;
-    add("mla 128 heads 512+64, " + name,
-        [=](const KernelTable&) { return make_mla(128, 512, 64, sequences, context, chunk); });
+    for (const auto& [head, shape] : kAttention) {
+      if (shape.heads > 16 && shape.attention == ShapeAttention::mla && batch.sequences * batch.chunk > 8)
+        continue;
+      add(std::string(head) + name, [shape, batch](const KernelTable&) {
+        return make_attention_case(shape, batch.sequences, batch.context, batch.chunk);
+      });
+    }
   }
   for (const ActivationFormat format :
        {ActivationFormat::fp8, ActivationFormat::mxfp8, ActivationFormat::int8}) {

@@ -16,9 +16,9 @@ namespace tandem::bench {
 enum class ShapeAttention : uint8_t { gqa, mla, compressed };
 
 struct ModelShape {
-  std::string_view name;        // "qwen3-30b"
-  std::string_view model;       // "Qwen3-30B-A3B"
-  std::string_view model_type;  // of config.json; empty: the engine has no such family
+  std::string_view name = {};        // "qwen3-30b"
+  std::string_view model = {};       // "Qwen3-30B-A3B"
+  std::string_view model_type = {};  // of config.json; empty: the engine has no such family
   uint32_t layers = 0, hidden = 0, vocab = 0;
   uint32_t intermediate = 0, experts = 0, top_k = 0;  // of a routed expert
   uint32_t shared = 0;                                // intermediate rows of the fused shared expert; 0: none

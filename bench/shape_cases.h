@@ -21,6 +21,11 @@ inline constexpr uint32_t kMostRows = 2048;
 std::vector<CaseMaker> dense_cases(const ModelShape& shape, PackFormat format,
                                    std::span<const uint32_t> batches);
 
+// One of them: `rows` rows times a random weight [n, k]; several copies of it where few rows must find it
+// cold.
+Result<KernelCase> make_dense_case(const KernelTable& table, PackFormat format, uint32_t n, uint32_t k,
+                                   uint32_t rows);
+
 // The routed experts of some layers, gate and up and down, one layer after another as a step reads them.
 // Every row picks top_k different experts for itself, in every layer anew. Bytes are those of the experts
 // that the rows touch, FLOPs those of the rows.
@@ -43,5 +48,9 @@ std::vector<CaseMaker> moe_cases(const ModelShape& shape, const MoeCase& options
 // at the context (chunk 0: none). One layer; caches of cases that would fit the cache are several.
 std::vector<CaseMaker> attention_cases(const ModelShape& shape, std::span<const uint32_t> batches,
                                        std::span<const uint32_t> contexts, uint32_t chunk);
+
+// One of them: the last `chunk` rows of each of `sequences`. Of the shape its kind of attention counts alone.
+Result<KernelCase> make_attention_case(const ModelShape& shape, uint32_t sequences, uint32_t context,
+                                       uint32_t chunk);
 
 }  // namespace tandem::bench
