@@ -234,24 +234,28 @@ TEST_P(AttentionTest, GqaChunkingKeepsBits) {
 }
 
 // A row must not see what a later row of the same call has put beside its last key.
+// Whatever a later position holds, and wherever it lies beside the last key: values are multiplied in pairs.
 TEST_P(AttentionTest, GqaIgnoresLaterKeys) {
-  GqaCase test(table(), {4, 1, 32, 16}, DType::bf16, 1, 21);
-  Tensor before(DType::f32, test.query.size());
-  test.attend(before, 0, 20, 1);
-  Tensor value(DType::f32, 32, kInfinity), key(DType::f32, 32, kNan);
-  KvWriteArgs write;
-  const std::vector<AttentionRow> last = {test.rows[20]};
-  write.rows = last;
-  write.cache = test.cache.view();
-  write.first = key.f32();
-  write.second = value.f32();
-  write.first_stride = write.second_stride = write.first_width = write.second_width = 32;
-  write.num_kv_heads = 1;
-  run(table(), table().kv_write, write);
-  Tensor after(DType::f32, test.query.size());
-  test.attend(after, 0, 21, 2);
-  EXPECT_TRUE(same_bits(before, 0, after, 0, size_t{20} * 4 * 32));
-  EXPECT_TRUE(std::isnan(after.get(size_t{20} * 4 * 32)));
+  for (const uint32_t later : {15u, 16u, 20u, 21u}) {
+    SCOPED_TRACE(later);
+    GqaCase test(table(), {4, 1, 32, 16}, DType::bf16, 1, 22);
+    Tensor before(DType::f32, test.query.size());
+    test.attend(before, 0, later, 1);
+    Tensor value(DType::f32, 32, kInfinity), key(DType::f32, 32, kNan);
+    KvWriteArgs write;
+    const std::vector<AttentionRow> last = {test.rows[later]};
+    write.rows = last;
+    write.cache = test.cache.view();
+    write.first = key.f32();
+    write.second = value.f32();
+    write.first_stride = write.second_stride = write.first_width = write.second_width = 32;
+    write.num_kv_heads = 1;
+    run(table(), table().kv_write, write);
+    Tensor after(DType::f32, test.query.size());
+    test.attend(after, 0, later + 1, 2);
+    EXPECT_TRUE(same_bits(before, 0, after, 0, size_t{later} * 4 * 32));
+    EXPECT_TRUE(std::isnan(after.get(size_t{later} * 4 * 32)));
+  }
 }
 
 struct MlaShape {
