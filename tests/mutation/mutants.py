@@ -216,7 +216,7 @@ MUTANTS = (
     Mutant("the end is allowed anywhere", "src/attention/answer_form.cc",
            "  if (!grammar_->can_end(state_)) return;\n", "",
            "attention_sampler_test", "AnswerForm.EndsAreAllowedWhereTheTextMayEnd"),
-    Mutant("a pattern speaks of JSON's escapes", "src/grammar/json_schema.cc",
+    Mutant("a pattern speaks of JSON's escapes", "src/grammar/json_schema_types.cc",
            "escaped_for_json(*expression)", "std::move(*expression)",
            "grammar_test", "JsonSchema.Strings"),
 )
