@@ -59,9 +59,14 @@ struct ExpertsState {
   size_t next = 0;
 };
 
+// Which experts the rows of a case pick. even: dealt like cards, so that all have equally many rows; own: each
+// row picks for itself, as the sequences of a decode batch do.
+enum class Routed : uint8_t { even, own };
+
 struct ExpertsShape {
   PackFormat format;
   uint32_t hidden, intermediate, experts, top_k, rows;
+  Routed routed = Routed::even;
   // Of `experts`, those that are there: enough to be cold, where all would not fit. Rows pick among them.
   uint32_t present() const {
     if (!is_coded(format)) return experts;
@@ -70,7 +75,7 @@ struct ExpertsShape {
   }
 };
 
-// Each row picks top_k different experts. Routings of small batches walk through all experts before they
+// Each row picks top_k different experts. Even routings of small batches walk through all experts before they
 // repeat.
 ExpertsState::Routing make_routing(const ExpertsState& state, const ExpertsShape& shape,
                                    std::mt19937& generator, std::vector<uint32_t>& order) {
@@ -78,7 +83,7 @@ ExpertsState::Routing make_routing(const ExpertsState& state, const ExpertsShape
   routing.rows.resize(shape.experts);
   routing.slots.resize(shape.experts);
   for (uint32_t row = 0; row < shape.rows; ++row) {
-    if (order.size() < shape.top_k) {
+    if (order.size() < shape.top_k || shape.routed == Routed::own) {
       order.resize(shape.experts);
       std::iota(order.begin(), order.end(), 0u);
       std::shuffle(order.begin(), order.end(), generator);
@@ -111,13 +116,17 @@ Result<KernelCase> make_experts(const KernelTable& table, ExpertsShape shape) {
   TANDEM_ASSIGN(state->out, OwnedBuffer::allocate(slots * shape.hidden * sizeof(float)));
   std::mt19937 generator(1);
   std::vector<uint32_t> order;
-  const size_t routings = std::max<size_t>(2, 2 * shape.experts / slots);
+  // Own choices differ in how many experts they touch: eight routings, so that a measurement sees the mean.
+  const size_t routings =
+      shape.routed == Routed::own ? 8 : std::max<size_t>(2, 2 * shape.experts / slots);
   for (size_t i = 0; i < routings; ++i)
     state->routings.push_back(make_routing(*state, shape, generator, order));
   const double expert_weights = 3.0 * shape.hidden * shape.intermediate;
   KernelCase result;
-  result.bytes = static_cast<double>(state->routings[0].groups.size() *
-                                     (state->gate_up.weights[0].bytes + state->down.weights[0].bytes));
+  size_t touched = 0;
+  for (const ExpertsState::Routing& routing : state->routings) touched += routing.groups.size();
+  result.bytes = static_cast<double>(touched) / static_cast<double>(routings) *
+                 static_cast<double>(state->gate_up.weights[0].bytes + state->down.weights[0].bytes);
   result.flops = 2.0 * expert_weights * static_cast<double>(slots);
   result.run = [state, shape](KernelRunner& runner) {
     const ExpertsState::Routing& routing = state->routings[state->next++ % state->routings.size()];
@@ -213,16 +222,28 @@ std::vector<CaseMaker> kernel_cases() {
   constexpr PackFormat kBf16 = PackFormat::bf16, kFp8 = PackFormat::fp8_block, kMxfp4 = PackFormat::mxfp4;
   // Qwen3-30B, DeepSeek-V2-Lite; DeepSeek-V3 and V4-Flash in the formats of their files. Of the
   // latter as many experts are there as a small machine holds.
+  std::vector<ExpertsShape> shapes;
+  // Decode with one prompt, with 8 and 32 prompts of their own, and prefill with 32 and 64 rows an expert.
+  for (const PackFormat format : {kBf16, kFp8, kMxfp4}) {
+    shapes.push_back({format, 2048, 768, 128, 8, 1});
+    shapes.push_back({format, 2048, 768, 128, 8, 8, Routed::own});
+    shapes.push_back({format, 2048, 768, 128, 8, 32, Routed::own});
+    shapes.push_back({format, 2048, 768, 128, 8, 512});
+    shapes.push_back({format, 2048, 768, 128, 8, 1024});
+  }
   for (const ExpertsShape shape :
-       {ExpertsShape{kBf16, 2048, 768, 128, 8, 1}, ExpertsShape{kBf16, 2048, 768, 128, 8, 512},
-        ExpertsShape{kBf16, 2048, 1408, 64, 6, 1}, ExpertsShape{kBf16, 2048, 1408, 64, 6, 512},
+       {ExpertsShape{kBf16, 1024, 512, 32, 8, 32, Routed::own}, ExpertsShape{kBf16, 2048, 1408, 64, 6, 1},
+        ExpertsShape{kBf16, 2048, 1408, 64, 6, 512}, ExpertsShape{kBf16, 2048, 1408, 64, 6, 768},
         ExpertsShape{kFp8, 7168, 2048, 256, 8, 1}, ExpertsShape{kFp8, 7168, 2048, 256, 8, 512},
         ExpertsShape{kFp8, 4096, 2048, 256, 6, 1}, ExpertsShape{kMxfp4, 7168, 2048, 256, 8, 1},
         ExpertsShape{kMxfp4, 4096, 2048, 256, 6, 1}, ExpertsShape{kMxfp4, 4096, 2048, 256, 6, 512}}) {
+    shapes.push_back(shape);
+  }
+  for (const ExpertsShape& shape : shapes) {
     const std::string format =
         shape.format == kBf16 ? "" : fmt::format("{} ", pack_format_name(shape.format));
-    add(fmt::format("experts {}{}/{}/{}/{} rows {}", format, shape.hidden, shape.intermediate, shape.experts,
-                    shape.top_k, shape.rows),
+    add(fmt::format("experts {}{}/{}/{}/{} {} {}", format, shape.hidden, shape.intermediate, shape.experts,
+                    shape.top_k, shape.routed == Routed::own ? "batch" : "rows", shape.rows),
         [=](const KernelTable& table) { return make_experts(table, shape); });
   }
   const std::pair<const char*, ModelShape> kAttention[] = {
