@@ -8,10 +8,16 @@
 #include <cstdint>
 
 #include "kernels/isa/isa_namespace.h"
+#include "kernels/packed_weight.h"
 
 namespace tandem::TANDEM_ISA_NAMESPACE {
 
+template <PackFormat>
 inline constexpr int kCodedAccumulators = kBf16Accumulators;
+template <PackFormat>
+inline constexpr int kCodedRows = kTileRows;
+// More than one tile: decoding takes as long as several rows.
+inline constexpr bool kDecodeOnce = true;
 
 struct Codes {
   __m256i lo, hi;

@@ -9,9 +9,10 @@
 // roundings: |error| <= (cols + 3 * blocks + 2) * 2^-24 * sum |w x| against the exact product with the exact
 // scales, where a bf16 copy would round every weight.
 //
-// Few rows decode in registers as the line streams by. With more than one tile of rows a stretch of the group
-// is decoded once into scratch, as lines of bf16, and every tile reads those. Both ways do the same
-// operations in the same order.
+// Few rows decode in registers as the line streams by. So do many, each tile again, where the pipes that
+// decode are others than those that multiply; elsewhere (kDecodeOnce) a stretch of the group is decoded once
+// into scratch, as lines of bf16, and every tile reads those. Both ways do the same operations in the same
+// order.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +26,7 @@ namespace tandem::TANDEM_ISA_NAMESPACE {
 
 // How a format's codes and scales are read.
 struct Fp8Code {
+  static constexpr PackFormat kFormat = PackFormat::fp8_block;
   static constexpr CodeGeometry kGeometry = kFp8Geometry;
   template <int K>
   TANDEM_INLINE static PairBits bits(const Codes& codes) {
@@ -36,6 +38,7 @@ struct Fp8Code {
   }
 };
 struct Mxfp4Code {
+  static constexpr PackFormat kFormat = PackFormat::mxfp4;
   static constexpr CodeGeometry kGeometry = kMxfp4Geometry;
   template <int K>
   TANDEM_INLINE static PairBits bits(const Codes& codes) {
@@ -102,10 +105,15 @@ struct CodedArgs {
   uint32_t step_begin = 0;  // of the group
   uint32_t steps = 0;       // whole steps
   bool odd_step = false;    // one more step with a single column
+  bool resume = false;      // accumulators start from `sums`, in units of the block before, else from zero
+  bool last = true;         // multiplies the sums with the last scale; else the steps are whole blocks
   float* sums = nullptr;    // [rows][sums_stride]
   size_t sums_stride = 0;   // floats
+  Ahead ahead;              // for each line rather than each step
+  size_t ahead_block = 0;   // bytes that it skips at the end of a block
   TANDEM_INLINE void skip_panels(uint32_t count) {
     panel += count;
+    ahead.at += count * ahead.gap;
     sums += count * kPanelRows;
   }
 };
@@ -115,19 +123,132 @@ template <class Code>
 struct CodedTile {
   using Activation = uint16_t;
   using Args = CodedArgs<Code>;
-  static constexpr int kAccumulators = kCodedAccumulators;
+  static constexpr int kAccumulators = kCodedAccumulators<Code::kFormat>, kRows = kCodedRows<Code::kFormat>;
 
   template <int Rows, int Panels>
-  static void run(const Args& args, const uint16_t* const* rows, size_t column) {
-    constexpr uint32_t kLine = CodeSteps<Code>::kLine, kBlock = CodeSteps<Code>::kBlock;
+  TANDEM_INLINE static void run(const Args& args, const uint16_t* const* rows, size_t column) {
+    constexpr uint32_t kBlock = CodeSteps<Code>::kBlock;
+    Args rest = args;
+    if (args.step_begin % kBlock == 0 && args.steps >= kBlock) {
+      const uint32_t blocks = args.steps / kBlock;
+      const bool all = args.steps % kBlock == 0 && !args.odd_step;
+      whole_blocks<Rows, Panels>(args, blocks, all && args.last, rows, column);
+      if (all) return;
+      rest.step_begin += blocks * kBlock;
+      rest.steps -= blocks * kBlock;
+      rest.resume = true;
+      column += size_t{2} * blocks * kBlock;
+    }
+    part_blocks<Rows, Panels>(rest, rows, column);
+  }
+
+  // The dots of a line of each panel.
+  template <int Rows, int Panels>
+  TANDEM_INLINE static void line_dots(Vec (&sums)[Rows][Panels], const std::byte* line, const Ahead& ahead,
+                                      const uint16_t* const (&x)[Rows]) {
+    Codes codes[Panels];
+#pragma GCC unroll 4
+    for (int p = 0; p < Panels; ++p) {
+      codes[p] = load_codes(line + p * kLineBytes);
+      ahead.request(p);
+    }
+    const auto dots = [&]<int K>() __attribute__((always_inline)) {
+      if constexpr (K < static_cast<int>(CodeSteps<Code>::kLine)) {
+        Pairs w[Panels];
+#pragma GCC unroll 4
+        for (int p = 0; p < Panels; ++p) w[p] = pairs_of(Code::template bits<K>(codes[p]));
+#pragma GCC unroll 16
+        for (int r = 0; r < Rows; ++r) {
+          const auto a = Bf16Product::activation(x[r] + 2 * K);
+#pragma GCC unroll 4
+          for (int p = 0; p < Panels; ++p) sums[r][p] = dot_pairs(sums[r][p], w[p], a);
+        }
+      }
+    };
+    dots.template operator()<0>();
+    dots.template operator()<1>();
+    dots.template operator()<2>();
+    dots.template operator()<3>();
+  }
+
+  // From the first step, the first of a block, `blocks` blocks: what nearly every weight consists of. `last`:
+  // nothing follows, and the sums are multiplied with the last scale.
+  template <int Rows, int Panels>
+  static void whole_blocks(const Args& args, uint32_t blocks, bool last, const uint16_t* const* rows,
+                           size_t column) {
+    constexpr uint32_t kLines = CodeSteps<Code>::kBlock / CodeSteps<Code>::kLine;
+    constexpr size_t kScaleBytes = Code::kGeometry.scale_bytes;
     Vec sums[Rows][Panels];
     const uint16_t* x[Rows];
 #pragma GCC unroll 16
     for (int r = 0; r < Rows; ++r) {
       x[r] = rows[r] + column;
 #pragma GCC unroll 4
-      for (int p = 0; p < Panels; ++p) sums[r][p] = zero();
+      for (int p = 0; p < Panels; ++p)
+        sums[r][p] = args.resume ? load(args.sums + r * args.sums_stride + p * kPanelRows) : zero();
     }
+    const size_t stride = args.group.panels * kLineBytes;
+    const size_t block_bytes = args.group.panels * kScaleBytes + kLines * stride;
+    const std::byte* scales = args.group.scales(args.step_begin / CodeSteps<Code>::kBlock, args.panel);
+    const std::byte* line =
+        args.group.lines(args.step_begin / CodeSteps<Code>::kBlock, 0) + args.panel * kLineBytes;
+    Ahead ahead = args.ahead;
+    bool rescale = args.resume;
+    for (uint32_t block = 0; block < blocks; ++block) {
+      if (rescale) {
+        // The unit of the sums becomes this block's scale.
+#pragma GCC unroll 4
+        for (int p = 0; p < Panels; ++p) {
+          const std::byte* to = scales + p * kScaleBytes;
+          const Vec ratio = Code::ratio(to - block_bytes, to);
+#pragma GCC unroll 16
+          for (int r = 0; r < Rows; ++r) sums[r][p] = mul(sums[r][p], ratio);
+        }
+      }
+      rescale = true;
+      const std::byte* l = line;
+      for (const std::byte* end = line + kLines * stride; l != end; l += stride) {
+        line_dots<Rows, Panels>(sums, l, ahead, x);
+        ahead.at += ahead.step;
+#pragma GCC unroll 16
+        for (int r = 0; r < Rows; ++r) x[r] += 2 * CodeSteps<Code>::kLine;
+      }
+      ahead.at += args.ahead_block;
+      scales += block_bytes;
+      line += block_bytes;
+    }
+#pragma GCC unroll 4
+    for (int p = 0; p < Panels; ++p) {
+      const std::byte* scale = scales - block_bytes + p * kScaleBytes;
+#pragma GCC unroll 16
+      for (int r = 0; r < Rows; ++r) {
+        store(args.sums + r * args.sums_stride + p * kPanelRows,
+              last ? mul(sums[r][p], Code::scale(scale)) : sums[r][p]);
+      }
+    }
+  }
+
+  // What begins or ends inside a block.
+  template <int Rows, int Panels>
+  static void part_blocks(const Args& args, const uint16_t* const* rows, size_t column) {
+    constexpr uint32_t kLine = CodeSteps<Code>::kLine, kBlock = CodeSteps<Code>::kBlock;
+    Vec sums[Rows][Panels];
+    const uint16_t* x[Rows];
+#pragma GCC unroll 4
+    for (int p = 0; p < Panels; ++p) {
+      Vec ratio = zero();
+      if (args.resume) {
+        const uint32_t block = args.step_begin / kBlock, panel = args.panel + static_cast<uint32_t>(p);
+        ratio = Code::ratio(args.group.scales(block - 1, panel), args.group.scales(block, panel));
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < Rows; ++r) {
+        sums[r][p] =
+            args.resume ? mul(load(args.sums + r * args.sums_stride + p * kPanelRows), ratio) : zero();
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) x[r] = rows[r] + column;
     // One step, or the single column of a last one, from a line of codes.
     const auto single = [&](const std::byte* line, uint32_t k, bool whole) __attribute__((always_inline)) {
 #pragma GCC unroll 4
@@ -158,29 +279,7 @@ struct CodedTile {
       }
       const uint32_t whole_lines = step < stop ? (stop - step) / kLine : 0;
       for (uint32_t l = 0; l < whole_lines; ++l, line += stride) {
-        Codes codes[Panels];
-#pragma GCC unroll 4
-        for (int p = 0; p < Panels; ++p) {
-          codes[p] = load_codes(line + p * kLineBytes);
-          prefetch(line + p * kLineBytes + kPrefetchBytes);
-        }
-        const auto dots = [&]<int K>() __attribute__((always_inline)) {
-          if constexpr (K < static_cast<int>(kLine)) {
-            Pairs w[Panels];
-#pragma GCC unroll 4
-            for (int p = 0; p < Panels; ++p) w[p] = pairs_of(Code::template bits<K>(codes[p]));
-#pragma GCC unroll 16
-            for (int r = 0; r < Rows; ++r) {
-              const auto a = Bf16Product::activation(x[r] + 2 * K);
-#pragma GCC unroll 4
-              for (int p = 0; p < Panels; ++p) sums[r][p] = dot_pairs(sums[r][p], w[p], a);
-            }
-          }
-        };
-        dots.template operator()<0>();
-        dots.template operator()<1>();
-        dots.template operator()<2>();
-        dots.template operator()<3>();
+        line_dots<Rows, Panels>(sums, line, Ahead::streaming(line, 0), x);
 #pragma GCC unroll 16
         for (int r = 0; r < Rows; ++r) x[r] += 2 * kLine;
       }
@@ -189,7 +288,7 @@ struct CodedTile {
       const bool odd = args.odd_step && step == end && step < (block + 1) * kBlock;
       if (odd) single(line, step % kLine, false);
       if (step == end && (odd || !args.odd_step)) break;
-      // The unit of the sums becomes the next block's scale.
+        // The unit of the sums becomes the next block's scale.
 #pragma GCC unroll 4
       for (int p = 0; p < Panels; ++p) {
         const uint32_t panel = args.panel + static_cast<uint32_t>(p);
@@ -203,7 +302,8 @@ struct CodedTile {
       const Vec scale = Code::scale(args.group.scales(block, args.panel + static_cast<uint32_t>(p)));
 #pragma GCC unroll 16
       for (int r = 0; r < Rows; ++r)
-        store(args.sums + r * args.sums_stride + p * kPanelRows, mul(sums[r][p], scale));
+        store(args.sums + r * args.sums_stride + p * kPanelRows,
+              args.last ? mul(sums[r][p], scale) : sums[r][p]);
     }
   }
 };
@@ -221,8 +321,10 @@ struct DecodedArgs {
   bool resume = false;            // accumulators start from `sums`, else from zero
   float* sums = nullptr;          // [rows][sums_stride]
   size_t sums_stride = 0;         // floats
+  Ahead ahead;
   TANDEM_INLINE void skip_panels(uint32_t count) {
     line += count * kLineBytes;
+    ahead.at += count * ahead.gap;
     ratios += count * kPanelRows;
     if (scales != nullptr) scales += count * kPanelRows;
     sums += count * kPanelRows;
@@ -247,6 +349,7 @@ struct DecodedTile {
     }
     const std::byte* line = args.line;
     const float* ratios = args.ratios;
+    Ahead ahead = args.ahead;
     const uint32_t all = args.steps + (args.odd_step ? 1 : 0);
     for (uint32_t step = 0, stop = args.first_run; step < all; stop += args.run) {
 #pragma GCC unroll 4
@@ -257,10 +360,13 @@ struct DecodedTile {
       }
       ratios += args.ratio_stride;
       for (const uint32_t end = stop < args.steps ? stop : args.steps; step < end;
-           ++step, line += args.line_stride) {
+           ++step, line += args.line_stride, ahead.at += ahead.step) {
         Pairs w[Panels];
 #pragma GCC unroll 4
-        for (int p = 0; p < Panels; ++p) w[p] = load_pairs(line + p * kLineBytes);
+        for (int p = 0; p < Panels; ++p) {
+          w[p] = load_pairs(line + p * kLineBytes);
+          ahead.request(p);
+        }
 #pragma GCC unroll 16
         for (int r = 0; r < Rows; ++r) {
           const auto a = Bf16Product::activation(x[r] + size_t{step} * 2);
@@ -307,7 +413,6 @@ void decode_steps(const CodedGroup<Code>& group, uint32_t begin, uint32_t end, s
     }
     for (uint32_t p = 0; p < group.panels; ++p) {
       const Codes codes = load_codes(line + p * kLineBytes);
-      prefetch(line + p * kLineBytes + kPrefetchBytes);
       std::byte* to = out + p * kLineBytes;
       store_bits(to, Code::template bits<0>(codes));
       store_bits(to + stride, Code::template bits<1>(codes));
@@ -322,8 +427,9 @@ void decode_steps(const CodedGroup<Code>& group, uint32_t begin, uint32_t end, s
 }
 
 // Steps of a stretch: whole blocks of either format. Four panels take 64 KiB, which stay in L2 beside the
-// activations of the task.
-inline constexpr uint32_t kStretchSteps = kBlockSteps;
+// activations of the task. (Stretches that fit L1 are slower: 86 % of the dot peak at 64 steps, where 256
+// reach 93 %, because the sums go through memory four times as often.)
+inline constexpr uint32_t kStretchSteps = 256;
 
 struct StretchScratch {
   alignas(64) std::byte lines[(kStretchSteps + 1) * kGroupPanels * kLineBytes];
@@ -331,11 +437,56 @@ struct StretchScratch {
   float scales[kGroupPanels][kPanelRows];
 };
 
+// Steps between two turns of the sums through memory when several tiles decode the same lines: 16 or 32 KiB
+// of codes.
+inline constexpr uint32_t kCodedBlockSteps = 256;
+
+// Columns [begin, end) of a group times the rows of several tiles, each of which decodes.
+template <class Code>
+void multiply_decoding(const CodedGroup<Code>& coded, uint32_t begin, ColumnRange columns,
+                       const uint16_t* const* rows, uint32_t count, float* sums, size_t following) {
+  constexpr uint32_t kLine = CodeSteps<Code>::kLine, kBlock = CodeSteps<Code>::kBlock;
+  const uint32_t width = columns.end - columns.begin, end = begin + width / 2;
+  const bool odd = width % 2 != 0;
+  const std::byte* group_end = coded.block((end + (odd ? 1 : 0) + kBlock - 1) / kBlock);
+  constexpr uint32_t kRows = CodedTile<Code>::kRows;
+  const uint32_t tiles = (count + kRows - 1) / kRows;
+  CodedArgs<Code> args;
+  args.group = coded;
+  args.sums_stride = size_t{coded.panels} * kPanelRows;
+  for (uint32_t step = begin, block = kFirstBlockSteps;; block = kCodedBlockSteps) {
+    const uint32_t stop = step / kBlock * kBlock + block;
+    args.last = stop >= end + (odd ? 1 : 0);
+    if (!args.last && stop > end) args.last = true;
+    args.step_begin = step;
+    args.steps = (args.last ? end : stop) - step;
+    args.odd_step = args.last && odd;
+    args.resume = step != begin;
+    const uint32_t next_block = (step + args.steps + kBlock - 1) / kBlock;
+    const std::byte* next = coded.block(next_block);
+    const size_t left = static_cast<size_t>(group_end - next) + following;
+    const size_t most = static_cast<size_t>(coded.block(kCodedBlockSteps / kBlock) - coded.block(0));
+    const size_t lines = (args.steps + kLine - 1) / kLine;
+    args.ahead = Ahead::spread(next, left < most ? left : most, lines * tiles, coded.panels);
+    uint32_t row = 0;
+    for (uint32_t t = 0; t < tiles; ++t) {
+      const uint32_t height = (count - row + (tiles - t) - 1) / (tiles - t);
+      args.sums = sums + row * args.sums_stride;
+      run_tile_row<CodedTile<Code>, CodedTile<Code>::kRows>(args, coded.panels, rows + row, height,
+                                                            columns.begin + size_t{step - begin} * 2);
+      args.ahead.at += lines * args.ahead.step;
+      row += height;
+    }
+    if (args.last) return;
+    step = stop;
+  }
+}
+
 // Columns [begin, end) of group `group` times rows: as multiply_group of product.h, `scratch` to decode into.
 template <class Code>
 void multiply_coded_group(const PackedLayout& layout, const std::byte* weight, uint32_t group,
                           ColumnRange columns, const uint16_t* const* rows, uint32_t count, float* sums,
-                          StretchScratch& scratch) {
+                          size_t following, StretchScratch& scratch) {
   constexpr uint32_t kBlock = CodeSteps<Code>::kBlock;
   const uint32_t panels = layout.panels_in_group(group);
   const CodedGroup<Code> coded{weight + layout.group_offset(group), panels};
@@ -343,12 +494,19 @@ void multiply_coded_group(const PackedLayout& layout, const std::byte* weight, u
   const uint32_t begin = (layout.col_phase + columns.begin) / 2, end = begin + width / 2;
   const bool odd = width % 2 != 0;
   const size_t sums_stride = size_t{panels} * kPanelRows;
-  if (count <= kTileRows) {
-    const CodedArgs<Code> args{coded, 0, begin, width / 2, odd, sums, sums_stride};
-    run_tile_row<CodedTile<Code>>(args, panels, rows, count, columns.begin);
+  if (count <= kCodedRows<Code::kFormat>) {
+    CodedArgs<Code> args{coded, 0, begin, width / 2, odd, false, true, sums, sums_stride, {}, 0};
+    args.ahead = Ahead::streaming(coded.lines(begin / kBlock, 0), panels * kLineBytes);
+    args.ahead_block = panels * Code::kGeometry.scale_bytes;
+    run_tile_row<CodedTile<Code>, CodedTile<Code>::kRows>(args, panels, rows, count, columns.begin);
+    return;
+  }
+  if constexpr (!kDecodeOnce) {
+    multiply_decoding<Code>(coded, begin, columns, rows, count, sums, following);
     return;
   }
   const uint32_t tiles = (count + kTileRows - 1) / kTileRows;
+  const std::byte* group_end = coded.block((end + (odd ? 1 : 0) + kBlock - 1) / kBlock);
   for (uint32_t step = begin;;) {
     // To the end of a block, so that only the first stretch may begin inside one.
     uint32_t stop = step / kBlock * kBlock + kStretchSteps;
@@ -381,11 +539,17 @@ void multiply_coded_group(const PackedLayout& layout, const std::byte* weight, u
         store(scratch.scales[p], Code::scale(coded.scales(last_block, p)));
       args.scales = scratch.scales[0];
     }
+    // While the tiles run, the codes of the next stretch are fetched: all of its blocks, with their scales.
+    const std::byte* next = coded.block((decoded + kBlock - 1) / kBlock);
+    const size_t left = static_cast<size_t>(group_end - next) + following;
+    const size_t most = static_cast<size_t>(coded.block(kStretchSteps / kBlock) - coded.block(0));
+    args.ahead = Ahead::spread(next, left < most ? left : most, size_t{args.steps} * tiles, panels);
     uint32_t row = 0;
     for (uint32_t t = 0; t < tiles; ++t) {
       const uint32_t height = (count - row + (tiles - t) - 1) / (tiles - t);
       args.sums = sums + row * sums_stride;
       run_tile_row<DecodedTile>(args, panels, rows + row, height, columns.begin + size_t{step - begin} * 2);
+      args.ahead.at += args.steps * args.ahead.step;
       row += height;
     }
     if (last) return;

@@ -7,10 +7,16 @@
 #include <cstring>
 
 #include "kernels/isa/isa_namespace.h"
+#include "kernels/packed_weight.h"
 
 namespace tandem::TANDEM_ISA_NAMESPACE {
 
+template <PackFormat>
 inline constexpr int kCodedAccumulators = kBf16Accumulators;
+template <PackFormat>
+inline constexpr int kCodedRows = kTileRows;
+// More than one tile: decoding takes as long as several rows.
+inline constexpr bool kDecodeOnce = true;
 
 struct Codes {
   uint32_t lanes[16];

@@ -171,10 +171,9 @@ TANDEM_INLINE Vec min(Vec x, Vec y) {
 TANDEM_INLINE Vec round_even(Vec x) {
   return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-// 2^n for whole n in [-126, 127]; anything for NaN.
-TANDEM_INLINE Vec power_of_two(Vec n) {
-  return _mm512_castsi512_ps(
-      _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
+// x * 2^n for whole n in [-150, 129] and x from 0.5 to 2, rounded once; NaN for NaN.
+TANDEM_INLINE Vec times_power_of_two(Vec x, Vec n) {
+  return _mm512_scalef_ps(x, n);
 }
 
 // x * 2^n for whole n.

@@ -23,9 +23,7 @@ TANDEM_INLINE Vec exp(Vec x) {
   p = fma(p, r, set1(0.5f));
   p = fma(p, mul(r, r), r);
   p = add(p, set1(1.0f));
-  // In two steps: 2^n itself may be out of range.
-  const Vec half = round_even(mul(n, set1(0.5f)));
-  return mul(mul(p, power_of_two(half)), power_of_two(sub(n, half)));
+  return times_power_of_two(p, n);
 }
 
 // 2^x for x of about 0 at most, 0 below -149; NaN for NaN. n is the nearest whole number, r what is left.

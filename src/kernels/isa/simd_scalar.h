@@ -196,6 +196,11 @@ TANDEM_INLINE Quad power_of_two(Quad n) {
 TANDEM_INLINE Vec power_of_two(Vec n) {
   return {power_of_two(n.a), power_of_two(n.b), power_of_two(n.c), power_of_two(n.d)};
 }
+TANDEM_INLINE Vec times_power_of_two(Vec x, Vec n) {
+  // In two steps, of which the first is exact: 2^n itself may be out of range.
+  const Vec half = round_even(mul(n, set1(0.5f)));
+  return mul(mul(x, power_of_two(half)), power_of_two(sub(n, half)));
+}
 
 TANDEM_INLINE Vec scale_by_power(Vec x, Vec n) {
   // In two steps: 2^n itself may be out of range.
