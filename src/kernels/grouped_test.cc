@@ -191,6 +191,42 @@ TEST_P(GroupedTest, BitsDoNotDependOnGroupingOrThreads) {
   }
 }
 
+// Many experts get longer tasks, few rows and more of them: the bits are those of one expert with all rows.
+TEST_P(GroupedTest, BitsDoNotDependOnHowManyExpertsThereAre) {
+  const uint32_t hidden = 600, intermediate = 48, many = 36;
+  const DType dtype = activation_dtype(PackFormat::bf16);
+  const Expert expert = make_expert(table(), PackFormat::bf16, hidden, intermediate, 1);
+  for (const uint32_t each : {1u, 9u, 26u}) {
+    const uint32_t rows = many * each;
+    const Tensor in = Tensor::random(dtype, size_t{rows} * hidden, 9, 3.0f);
+    std::vector<uint32_t> identity(rows);
+    std::iota(identity.begin(), identity.end(), 0u);
+    std::vector<Tensor> middles, outs;
+    for (const uint32_t count : {rows, each}) {
+      std::vector<ExpertGroup> groups;
+      for (uint32_t begin = 0; begin < rows; begin += count) {
+        groups.push_back({&expert.gate_up.weight, &expert.down.weight, identity.data() + begin,
+                          identity.data() + begin, count});
+      }
+      Tensor& middle = middles.emplace_back(dtype, size_t{rows} * intermediate);
+      GroupedGateUpArgs up;
+      up.groups = groups;
+      up.in = in.view(hidden);
+      up.intermediate = middle.out(intermediate);
+      run(table(), table().grouped_gate_up, up, 2);
+      Tensor& out = outs.emplace_back(DType::f32, size_t{rows} * hidden);
+      GroupedDownArgs down;
+      down.groups = groups;
+      down.intermediate = middle.view(intermediate);
+      down.out = out.f32();
+      down.out_stride = hidden;
+      run(table(), table().grouped_down, down, 2);
+    }
+    EXPECT_TRUE(same_bits(middles[0], 0, middles[1], 0, size_t{rows} * intermediate)) << each;
+    EXPECT_TRUE(same_bits(outs[0], 0, outs[1], 0, size_t{rows} * hidden)) << each;
+  }
+}
+
 // Deterministic sums: a weight that is cut between contributions gives parts that add up to the bits of the
 // whole, alone and among other rows; and the whole is what the plain kernel gives for each contribution,
 // weighted and rounded to the grid. The last contribution may be shorter, and odd.

@@ -84,7 +84,7 @@ TEST_P(MatmulTest, AgreesWithFloat64OnManyRows) {
 
 TEST_P(MatmulTest, BitsDoNotDependOnRowsOrThreads) {
   for (const PackFormat format : {PackFormat::f32, PackFormat::bf16}) {
-    for (const Shape shape : {Shape{192, 1101}, Shape{17, 200}}) {
+    for (const Shape shape : {Shape{192, 1101}, Shape{17, 200}, Shape{33, 2501}}) {
       const DType dtype = activation_dtype(format);
       const TestWeight weight = pack(table(), format, PackArrangement::plain, shape.rows, shape.cols,
                                      Tensor::random(DType::f32, size_t{shape.rows} * shape.cols, 3));

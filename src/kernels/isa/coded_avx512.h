@@ -15,8 +15,7 @@ namespace tandem::TANDEM_ISA_NAMESPACE {
 // The tile that decodes as it goes: accumulators and rows at most. A pair of fp8 takes six instructions, so
 // it should be used often: eight rows of two panels reach 92 % of the dot peak on Zen 4, six of two 86 %, six
 // of four, where registers run short, 83 %. Of mxfp4 two, and six rows of four panels reach 88 %, eight of
-// two 85
-// %. Without the bf16 dot a pair takes two registers.
+// two 85 %. Without the bf16 dot a pair takes two registers.
 #ifdef __AVX512BF16__
 template <PackFormat Format>
 inline constexpr int kCodedAccumulators = Format == PackFormat::mxfp4 ? 24 : 16;
@@ -68,7 +67,7 @@ TANDEM_INLINE PairBits e2m1_bits(Codes codes) {
 // and the rest to bit 4, and the exponent's bias grows by 120. A number below 2^-6 would be a denormal, which
 // VDPBF16PS reads as zero: for those the table holds what is to be added instead. Its index, the magnitude
 // but 31 at most, is a byte; VPERMW looks at five bits of 16. (To test for small numbers into a mask instead
-// keeps the pipes of the dot product busy: with six rows 73 % of the dot peak, so 89 %.)
+// keeps the pipes of the dot product busy: with six rows 73 % of the dot peak, this way 89 %.)
 template <int K>
 TANDEM_INLINE PairBits e4m3_bits(Codes codes) {
 #define TANDEM_BIAS_8 0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00
