@@ -34,6 +34,17 @@ TANDEM_INLINE void store(float* p, Vec v) {
   _mm256_storeu_ps(p, v.lo);
   _mm256_storeu_ps(p + 8, v.hi);
 }
+TANDEM_INLINE void store_far(float* p, Vec v) {
+  if (reinterpret_cast<uintptr_t>(p) % sizeof v.lo == 0) {
+    _mm256_stream_ps(p, v.lo);
+    _mm256_stream_ps(p + 8, v.hi);
+  } else {
+    store(p, v);
+  }
+}
+TANDEM_INLINE void stores_done() {
+  _mm_sfence();
+}
 // All ones in the lanes below n.
 TANDEM_INLINE __m256i first_lanes(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));

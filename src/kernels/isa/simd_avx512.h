@@ -41,6 +41,18 @@ TANDEM_INLINE Vec load(const float* p) {
 TANDEM_INLINE void store(float* p, Vec v) {
   _mm512_storeu_ps(p, v);
 }
+// Past the caches, where the pointer is a line's: nobody reads it soon, and the line need not be read first.
+// Other threads see it after stores_done.
+TANDEM_INLINE void store_far(float* p, Vec v) {
+  if (reinterpret_cast<uintptr_t>(p) % sizeof v == 0) {
+    _mm512_stream_ps(p, v);
+  } else {
+    _mm512_storeu_ps(p, v);
+  }
+}
+TANDEM_INLINE void stores_done() {
+  _mm_sfence();
+}
 // The first n < 16 elements, the other lanes 0; nothing beyond them is read.
 TANDEM_INLINE Vec load_partial(const float* p, uint32_t n) {
   return _mm512_maskz_loadu_ps(first_lanes(n), p);

@@ -39,6 +39,10 @@ TANDEM_INLINE Vec load(const float* p) {
 TANDEM_INLINE void store(float* p, Vec v) {
   std::memcpy(p, &v, sizeof v);
 }
+TANDEM_INLINE void store_far(float* p, Vec v) {
+  store(p, v);
+}
+TANDEM_INLINE void stores_done() {}
 TANDEM_INLINE Vec load_partial(const float* p, uint32_t n) {
   float lanes[16] = {};
   for (uint32_t i = 0; i < n; ++i) lanes[i] = p[i];
