@@ -42,12 +42,7 @@ Json chat_token(const std::string& bytes, float logprob) {
 
 Json chat_logprobs(const std::vector<AnswerToken>& tokens) {
   Json content = Json::array();
-  for (const AnswerToken& token : tokens) {
-    Json item = chat_token(token.bytes, token.logprob);
-    item["top_logprobs"] = Json::array();
-    for (const auto& [bytes, logprob] : token.top) item["top_logprobs"].push_back(chat_token(bytes, logprob));
-    content.push_back(std::move(item));
-  }
+  for (const AnswerToken& token : tokens) content.push_back(chat_token_json(token));
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
@@ -136,6 +131,13 @@ std::string chunk(const ResponseHead& head, Json choice) {
 }
 
 }  // namespace
+
+Json chat_token_json(const AnswerToken& token) {
+  Json out = chat_token(token.bytes, token.logprob);
+  out["top_logprobs"] = Json::array();
+  for (const auto& [bytes, logprob] : token.top) out["top_logprobs"].push_back(chat_token(bytes, logprob));
+  return out;
+}
 
 std::string whole_json(const ResponseHead& head, const std::vector<WholeAnswer>& answers,
                        const AnswerUsage& usage) {

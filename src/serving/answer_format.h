@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,9 @@ struct WholeAnswer {
 
 std::string whole_json(const ResponseHead& head, const std::vector<WholeAnswer>& answers,
                        const AnswerUsage& usage);
+
+// A token as chat and responses write it: token, logprob, bytes, top_logprobs.
+nlohmann::ordered_json chat_token_json(const AnswerToken& token);
 
 // The role, before anything else of an answer. Chat only.
 std::string role_chunk_json(const ResponseHead& head, uint32_t answer);

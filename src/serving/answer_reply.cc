@@ -19,10 +19,9 @@ void add_usage(AnswerUsage& total, const AnswerUsage& usage, bool first_of_promp
   total.cached_tokens += usage.cached_tokens;
 }
 
-// What a client answers a call by: unlike any other, of this server or another.
+// What a client answers a call by.
 std::string new_call_id() {
-  thread_local std::mt19937_64 random{std::random_device{}()};
-  return fmt::format("call_{:016x}{:08x}", random(), random() >> 32);
+  return new_id("call_");
 }
 
 std::vector<OutputParser> make_parsers(const ReplyPlan& plan) {
@@ -181,6 +180,11 @@ class StreamReply : public AnswerListener {
 };
 
 }  // namespace
+
+std::string new_id(const char* prefix) {
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  return fmt::format("{}{:016x}{:08x}", prefix, random(), random() >> 32);
+}
 
 std::shared_ptr<AnswerListener> make_whole_reply(ReplyPlan plan, std::shared_ptr<ResponseWriter> writer) {
   return std::make_shared<WholeReply>(std::move(plan), std::move(writer));

@@ -38,6 +38,39 @@ const char* type_of(int status) {
   return status < 500 ? "invalid_request_error" : "server_error";
 }
 
+// Anthropic's words: what its clients tell apart.
+const char* messages_type_of(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "overloaded_error";
+    case 408:
+    case 504:
+      return "timeout_error";
+    default:
+      return status < 500 ? "invalid_request_error" : "api_error";
+  }
+}
+
+void add_retry_after(HttpResponse& response) {
+  if (response.status == 429 || response.status == 503)
+    response.headers.emplace_back("retry-after", kRetryAfterSeconds);
+}
+
+// A message may quote what a client sent: bytes that are no UTF-8 are replaced, never thrown on.
+std::string dumped(const nlohmann::ordered_json& body) {
+  return body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 }  // namespace
 
 ApiError api_error(const Error& error) {
@@ -56,15 +89,29 @@ std::string error_json(const ApiError& error) {
   body["type"] = type_of(error.status);
   body["param"] = error.param.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(error.param);
   body["code"] = error.code.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(error.code);
-  // A message may quote what a client sent: bytes that are no UTF-8 are replaced, never thrown on.
-  return nlohmann::ordered_json{{"error", body}}.dump(-1, ' ', false,
-                                                      nlohmann::ordered_json::error_handler_t::replace);
+  return dumped({{"error", body}});
 }
 
 HttpResponse error_response(const ApiError& error) {
   HttpResponse response{.status = error.status, .body = error_json(error) + "\n"};
-  if (error.status == 429 || error.status == 503)
-    response.headers.emplace_back("retry-after", kRetryAfterSeconds);
+  add_retry_after(response);
+  return response;
+}
+
+std::string messages_error_json(const ApiError& error, const std::string& request_id) {
+  nlohmann::ordered_json body = {
+      {"type", "error"},
+      {"error", {{"type", messages_type_of(error.status)}, {"message", error.message}}}};
+  body["request_id"] =
+      request_id.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(request_id);
+  return dumped(body);
+}
+
+HttpResponse refusal(const ApiError& error, std::string_view path, const std::string& request_id) {
+  if (path != "/v1/messages" && !path.starts_with("/v1/messages/")) return error_response(error);
+  HttpResponse response{.status = error.status, .body = messages_error_json(error, request_id) + "\n"};
+  if (!request_id.empty()) response.headers.emplace_back("request-id", request_id);
+  add_retry_after(response);
   return response;
 }
 

@@ -1,8 +1,10 @@
-// ApiError: a refusal in the shape that OpenAI clients read: {"error": {"message", "type", "param", "code"}}.
+// ApiError: a refusal, and its JSON: in the shape that OpenAI clients read, {"error": {"message", "type",
+// "param", "code"}}, or in Anthropic's. Any thread.
 #pragma once
 
 #include <expected>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "serving/http_types.h"
@@ -27,5 +29,12 @@ ApiError api_error(const Error& error);
 std::string error_json(const ApiError& error);
 // With Retry-After for 429 and 503.
 HttpResponse error_response(const ApiError& error);
+
+// The same in Anthropic's shape: {"type": "error", "error": {"type", "message"}, "request_id"}. `request_id`
+// may be "": unknown.
+std::string messages_error_json(const ApiError& error, const std::string& request_id);
+
+// What a client that asked for `path` gets: each API has its shape.
+HttpResponse refusal(const ApiError& error, std::string_view path, const std::string& request_id);
 
 }  // namespace tandem

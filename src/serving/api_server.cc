@@ -158,18 +158,19 @@ struct ApiServer::Impl {
     writer->respond({.status = 200, .body = body.dump() + "\n"});
   }
 
-  void generate(bool chat, Request request, Writer writer) {
+  using Generate = void (CompletionService::*)(const ServedModel&, const HttpRequest&,
+                                               const std::shared_ptr<ResponseWriter>&) const;
+
+  void generate(Generate handle, const Request& request, const Writer& writer) {
     auto served = current();
-    if (!served) return writer->respond(error_response(loading()));
-    const bool taken = prepare->try_post([this, chat, served, request, writer] {
-      chat ? service.handle_chat(*served, *request, writer)
-           : service.handle_completion(*served, *request, writer);
-    });
-    if (!taken) {
-      writer->respond(error_response({.status = 429,
-                                      .message = fmt::format("{} requests wait to be read: try again later",
-                                                             options.max_waiting_requests)}));
-    }
+    if (!served) return writer->respond(refusal(loading(), request->path, request->id));
+    const bool taken = prepare->try_post(
+        [this, handle, served, request, writer] { (service.*handle)(*served, *request, writer); });
+    if (taken) return;
+    writer->respond(refusal({.status = 429,
+                             .message = fmt::format("{} requests wait to be read: try again later",
+                                                    options.max_waiting_requests)},
+                            request->path, request->id));
   }
 
   RouteTable routes() {
@@ -184,12 +185,16 @@ struct ApiServer::Impl {
     table.add("GET", "/props", [this](Request, Writer writer) { props(writer); });
     table.add("GET", "/v1/models", [this](Request, Writer writer) { models(writer); });
     table.add("GET", "/v1/models/*", [this](Request request, Writer writer) { one_model(request, writer); });
-    table.add("POST", "/v1/completions", [this](Request request, Writer writer) {
-      generate(false, std::move(request), std::move(writer));
-    });
-    table.add("POST", "/v1/chat/completions", [this](Request request, Writer writer) {
-      generate(true, std::move(request), std::move(writer));
-    });
+    const auto generates = [&](const char* path, Generate handle) {
+      table.add("POST", path, [this, handle](const Request& request, const Writer& writer) {
+        generate(handle, request, writer);
+      });
+    };
+    generates("/v1/completions", &CompletionService::handle_completion);
+    generates("/v1/chat/completions", &CompletionService::handle_chat);
+    generates("/v1/responses", &CompletionService::handle_responses);
+    generates("/v1/messages", &CompletionService::handle_messages);
+    generates("/v1/messages/count_tokens", &CompletionService::count_message_tokens);
     return table;
   }
 
@@ -212,8 +217,8 @@ ApiServer::~ApiServer() {
 Result<std::unique_ptr<ApiServer>> ApiServer::start(ApiServerOptions options) {
   auto impl = std::make_unique<Impl>();
   Impl* self = impl.get();
-  options.http.error_response = [](int status, std::string message) {
-    return error_response({.status = status, .message = std::move(message)});
+  options.http.error_response = [](int status, std::string message, std::string_view path) {
+    return refusal({.status = status, .message = std::move(message)}, path, "");
   };
   options.http.on_complete = [self](const HttpRecord& record) { self->completed(record); };
   impl->prepare =

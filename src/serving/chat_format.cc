@@ -108,6 +108,13 @@ Result<ChatFormat> from_template(const ChatTemplateSource& source) {
   high.kwargs_json = R"({"reasoning_effort": "high"})";
   const auto of_low = render(*chat, source, arguments, low), of_high = render(*chat, source, arguments, high);
   out.features.reasoning_effort = of_low && of_high && of_low->text != of_high->text;
+  for (const char* name : {"enable_thinking", "thinking"}) {  // Qwen3, GLM; DeepSeek-V3.1, Granite
+    low.kwargs_json = Json{{name, false}}.dump();
+    high.kwargs_json = Json{{name, true}}.dump();
+    const auto off = render(*chat, source, arguments, low), on = render(*chat, source, arguments, high);
+    if (!out.features.thinking_switch.empty() || !off || !on || off->text == on->text) continue;
+    out.features.thinking_switch = name;
+  }
   out.render = [chat, source, arguments](const ChatInput& input) {
     return render(*chat, source, arguments, input);
   };
@@ -116,7 +123,11 @@ Result<ChatFormat> from_template(const ChatTemplateSource& source) {
 
 ChatFormat deepseek_v4(const ChatTemplateSource& source) {
   ChatFormat out;
-  out.features = {.tools = true, .tool_messages = true, .reasoning_effort = true, .latest_reminder = true};
+  out.features = {.tools = true,
+                  .tool_messages = true,
+                  .reasoning_effort = true,
+                  .thinking_switch = "thinking",
+                  .latest_reminder = true};
   out.output = {ReasoningFormat::tags, ToolCallFormat::dsml};
   const DeepseekV4Style style{.three_efforts = source.has_dspark};
   out.render = [style](const ChatInput& input) { return render_deepseek_v4(input, style); };
@@ -147,6 +158,7 @@ Result<ChatFormat> make_chat_format(const ChatTemplateSource& source, const Outp
                         "tool_call_parser: there is no " + choice.tool_call_parser);
     out.output.tool_calls = *named;
   }
+  out.features.reasons = out.output.reasoning != ReasoningFormat::none;
   out.features.reads_tool_calls = !automatic || out.output.tool_calls != ToolCallFormat::none;
   return out;
 }

@@ -8,7 +8,11 @@
 
 #include "serving/answer_reply.h"
 #include "serving/api_error.h"
+#include "serving/messages_reply.h"
+#include "serving/messages_request.h"
 #include "serving/openai_request.h"
+#include "serving/responses_reply.h"
+#include "serving/responses_request.h"
 
 namespace tandem {
 
@@ -56,7 +60,7 @@ size_t max_counted_tokens(const EngineLimits& limits) {
 }
 
 // What the tokenizer or the template refused.
-ApiError refusal(const Error& error, const EngineLimits& limits, const char* field) {
+ApiError unencodable(const Error& error, const EngineLimits& limits, const char* field) {
   if (error.code == ErrorCode::out_of_range) {
     return too_long(limits, fmt::format("more than {}", max_counted_tokens(limits)), field);
   }
@@ -85,14 +89,22 @@ std::optional<ApiError> free_the_reasoning(const ServedModel& model, bool reason
                       "tokenizer has none: switch reasoning off with chat_template_kwargs"};
 }
 
+auto openai_listener(bool stream, std::shared_ptr<ResponseWriter> writer) {
+  return [stream, writer = std::move(writer)](ReplyPlan plan) {
+    return stream ? make_stream_reply(std::move(plan), writer) : make_whole_reply(std::move(plan), writer);
+  };
+}
+
 }  // namespace
 
 struct CompletionService::Job {
   bool chat = false;
+  std::string id_prefix;
   OutputOptions output = {};  // of a chat
   CommonRequest common;
   std::vector<std::vector<int32_t>> prompts;
   std::vector<std::string> echo;
+  MakeListener make_listener;
 };
 
 void CompletionService::handle_completion(const ServedModel& model, const HttpRequest& request,
@@ -100,7 +112,12 @@ void CompletionService::handle_completion(const ServedModel& model, const HttpRe
   auto parsed = parse_completion_request(request.body, context_of(model));
   if (!parsed) return writer->respond(error_response(parsed.error()));
   const EngineLimits& limits = model.engine->limits();
-  Job job{.common = std::move(parsed->common), .prompts = {}, .echo = {}};
+  const bool stream = parsed->common.stream;
+  Job job{.id_prefix = "cmpl-",
+          .common = std::move(parsed->common),
+          .prompts = {},
+          .echo = {},
+          .make_listener = openai_listener(stream, writer)};
   for (PromptInput& prompt : parsed->prompts) {
     if (parsed->echo && prompt.is_tokens) {
       auto text = model.tokenizer->decode(prompt.tokens);
@@ -111,7 +128,7 @@ void CompletionService::handle_completion(const ServedModel& model, const HttpRe
       auto ids = model.tokenizer->encode(prompt.text, {.add_special_tokens = parsed->add_special_tokens,
                                                        .parse_special = parsed->parse_special_tokens,
                                                        .max_tokens = max_counted_tokens(limits)});
-      if (!ids) return writer->respond(error_response(refusal(ids.error(), limits, "prompt")));
+      if (!ids) return writer->respond(error_response(unencodable(ids.error(), limits, "prompt")));
       prompt.tokens = std::move(*ids);
     }
     if (auto error = check_length(model, prompt.tokens.size(), "prompt"))
@@ -126,28 +143,78 @@ void CompletionService::handle_chat(const ServedModel& model, const HttpRequest&
                                     const std::shared_ptr<ResponseWriter>& writer) const {
   auto parsed = parse_chat_request(request.body, context_of(model));
   if (!parsed) return writer->respond(error_response(parsed.error()));
+  auto listener = openai_listener(parsed->common.stream, writer);
+  run_chat(model, request, std::move(*parsed), "messages", "chatcmpl-", std::move(listener), writer);
+}
+
+void CompletionService::handle_responses(const ServedModel& model, const HttpRequest& request,
+                                         const std::shared_ptr<ResponseWriter>& writer) const {
+  auto parsed = parse_responses_request(request.body, context_of(model));
+  if (!parsed) return writer->respond(error_response(parsed.error()));
+  auto listener = [writer, stream = parsed->chat.common.stream, echo = parsed->echo_json](ReplyPlan plan) {
+    return make_response_reply(std::move(plan), writer, echo, stream);
+  };
+  run_chat(model, request, std::move(parsed->chat), "input", "resp_", std::move(listener), writer);
+}
+
+void CompletionService::handle_messages(const ServedModel& model, const HttpRequest& request,
+                                        const std::shared_ptr<ResponseWriter>& writer) const {
+  auto parsed = parse_messages_request(request.body, context_of(model));
+  if (!parsed) return writer->respond(refusal(parsed.error(), request.path, request.id));
+  auto listener = [writer, stream = parsed->common.stream, id = request.id](ReplyPlan plan) {
+    return stream ? make_message_stream(std::move(plan), writer, id)
+                  : make_message_reply(std::move(plan), writer, id);
+  };
+  run_chat(model, request, std::move(*parsed), "messages", "msg_", std::move(listener), writer);
+}
+
+void CompletionService::count_message_tokens(const ServedModel& model, const HttpRequest& request,
+                                             const std::shared_ptr<ResponseWriter>& writer) const {
+  const auto parsed = parse_count_tokens_request(request.body, context_of(model));
+  if (!parsed) return writer->respond(refusal(parsed.error(), request.path, request.id));
+  const auto chat = encode(model, request, parsed->input, "messages", writer);
+  if (!chat) return;
+  writer->respond({.status = 200,
+                   .headers = {{"request-id", request.id}},
+                   .body = fmt::format("{{\"input_tokens\":{}}}\n", chat->tokens.size())});
+}
+
+std::optional<EncodedChat> CompletionService::encode(const ServedModel& model, const HttpRequest& request,
+                                                     const ChatInput& input, const char* field,
+                                                     const std::shared_ptr<ResponseWriter>& writer) {
   const EngineLimits& limits = model.engine->limits();
-  auto chat = encode_chat(model, parsed->input, max_counted_tokens(limits));
-  if (!chat) {
-    // Whatever the template says, what it was given is wrong, since it was checked when the server started:
-    // the messages, unless the format names its own variables.
-    constexpr const char* kVariables = "chat_template_kwargs";
-    const bool variables = chat.error().message.starts_with(kVariables);
-    return writer->respond(
-        error_response(refusal(chat.error(), limits, variables ? kVariables : "messages")));
-  }
-  if (auto error = check_length(model, chat->tokens.size(), "messages"))
-    return writer->respond(error_response(*error));
+  auto chat = encode_chat(model, input, max_counted_tokens(limits));
+  if (chat) return std::move(*chat);
+  // Whatever the template says, what it was given is wrong, since it was checked when the server started:
+  // the messages, unless the format names its own variables.
+  constexpr const char* kVariables = "chat_template_kwargs";
+  const bool variables = chat.error().message.starts_with(kVariables);
+  writer->respond(refusal(unencodable(chat.error(), limits, variables ? kVariables : field),
+                                  request.path, request.id));
+  return std::nullopt;
+}
+
+void CompletionService::run_chat(const ServedModel& model, const HttpRequest& request, ChatRequest chat,
+                                 const char* field, const char* id_prefix, MakeListener make_listener,
+                                 const std::shared_ptr<ResponseWriter>& writer) const {
+  const auto refuse = [&](const ApiError& error) {
+    writer->respond(refusal(error, request.path, request.id));
+  };
+  auto prompt = encode(model, request, chat.input, field, writer);
+  if (!prompt) return;
+  if (auto error = check_length(model, prompt->tokens.size(), field)) return refuse(*error);
   Job job{.chat = true,
-          .output = {.reasoning_open = chat->reasoning_open,
-                     .tool_calls = parsed->may_call_tools,
-                     .parallel_tool_calls = parsed->parallel_tool_calls},
-          .common = std::move(parsed->common),
+          .id_prefix = id_prefix,
+          .output = {.reasoning_open = prompt->reasoning_open,
+                     .tool_calls = chat.may_call_tools,
+                     .parallel_tool_calls = chat.parallel_tool_calls},
+          .common = std::move(chat.common),
           .prompts = {},
-          .echo = {}};
-  if (auto error = free_the_reasoning(model, chat->reasoning_open, job.common.sampling.grammar))
-    return writer->respond(error_response(*error));
-  job.prompts.push_back(std::move(chat->tokens));
+          .echo = {},
+          .make_listener = std::move(make_listener)};
+  if (auto error = free_the_reasoning(model, prompt->reasoning_open, job.common.sampling.grammar))
+    return refuse(*error);
+  job.prompts.push_back(std::move(prompt->tokens));
   start(model, request, std::move(job), writer);
 }
 
@@ -155,18 +222,19 @@ void CompletionService::start(const ServedModel& model, const HttpRequest& reque
                               const std::shared_ptr<ResponseWriter>& writer) const {
   ReplyPlan plan;
   plan.head.chat = job.chat;
-  plan.head.id = (job.chat ? "chatcmpl-" : "cmpl-") + request.id;
+  plan.head.id = job.id_prefix + request.id;
   plan.head.model = model.id;
   plan.head.created = std::time(nullptr);
   plan.head.logprobs = job.common.sampling.top_logprobs >= 0;
   plan.head.include_usage = job.common.include_usage;
   plan.answers_per_prompt = job.common.n;
   plan.answers = static_cast<uint32_t>(job.prompts.size()) * job.common.n;
+  plan.prompt_tokens = static_cast<uint32_t>(job.prompts.front().size());
+  plan.max_tokens = job.common.sampling.max_tokens;
   plan.echo = std::move(job.echo);
   plan.output_format = model.output_format;
   plan.output_options = job.output;
-  auto listener = job.common.stream ? make_stream_reply(std::move(plan), writer)
-                                    : make_whole_reply(std::move(plan), writer);
+  auto listener = job.make_listener(std::move(plan));
 
   TextRequest text;
   text.id = request.id;

@@ -1,10 +1,13 @@
-// CompletionService: the two endpoints that generate: parses a request, renders and encodes its prompts,
+// CompletionService: the endpoints that generate: parses a request, renders and encodes its prompts,
 // starts the generation and wires the client's leaving to its end. `handle` runs on the prepare pool: it may
 // take as long as a tokenizer takes.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 
+#include "serving/answer_reply.h"
 #include "serving/http_types.h"
 #include "serving/served_model.h"
 #include "serving/text_generation.h"
@@ -20,9 +23,25 @@ class CompletionService {
                          const std::shared_ptr<ResponseWriter>& writer) const;
   void handle_chat(const ServedModel& model, const HttpRequest& request,
                    const std::shared_ptr<ResponseWriter>& writer) const;
+  void handle_responses(const ServedModel& model, const HttpRequest& request,
+                        const std::shared_ptr<ResponseWriter>& writer) const;
+  // Anthropic's API; and how long a prompt is that one would make.
+  void handle_messages(const ServedModel& model, const HttpRequest& request,
+                       const std::shared_ptr<ResponseWriter>& writer) const;
+  void count_message_tokens(const ServedModel& model, const HttpRequest& request,
+                            const std::shared_ptr<ResponseWriter>& writer) const;
 
  private:
   struct Job;
+  using MakeListener = std::function<std::shared_ptr<AnswerListener>(ReplyPlan plan)>;
+
+  // `field`: what the API calls the conversation. Nothing when it has been refused.
+  static std::optional<EncodedChat> encode(const ServedModel& model, const HttpRequest& request,
+                                           const ChatInput& input, const char* field,
+                                           const std::shared_ptr<ResponseWriter>& writer);
+  void run_chat(const ServedModel& model, const HttpRequest& request, ChatRequest chat, const char* field,
+                const char* id_prefix, MakeListener make_listener,
+                const std::shared_ptr<ResponseWriter>& writer) const;
   void start(const ServedModel& model, const HttpRequest& request, Job job,
              const std::shared_ptr<ResponseWriter>& writer) const;
 

@@ -102,6 +102,10 @@ void FieldReader::only(std::string_view name, std::initializer_list<std::string_
   if (!found) fail(name, fmt::format("{}{} is {}: {}", prefix_, name, shown(*value), what_would_do));
 }
 
+void fail_with(FieldReader& fields, std::string_view field, FieldReader& inner) {
+  if (!inner.finish()) fields.fail(field, inner.take_error().message);
+}
+
 bool FieldReader::finish() {
   if (error_) return false;
   for (const auto& [name, value] : object_.items()) {

@@ -49,6 +49,9 @@ class FieldReader {
   std::optional<ApiError> error_;
 };
 
+// Ends `inner`, the reader of what stands under `field`, and hands its error on.
+void fail_with(FieldReader& fields, std::string_view field, FieldReader& inner);
+
 // The value as a message shows it: its JSON, cut to a line.
 std::string shown(const nlohmann::json& value);
 // An integer that fits 64 bits, given as one (1.0, "1" and true are none).

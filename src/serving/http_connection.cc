@@ -164,10 +164,17 @@ std::shared_ptr<HttpReplyState> HttpConnection::begin_exchange(bool keep_alive, 
 }
 
 void HttpConnection::fail(int status, std::string message) {
+  std::string path;
+  if (parser_ && parser_->is_header_done()) {
+    const auto& whole = parser_->get().target();
+    const std::string_view target(whole.data(), whole.size());
+    if (!percent_decode(target.substr(0, target.find('?')), path)) path.clear();
+  }
   parser_.reset();
   in_.clear();
   const auto state = begin_exchange(false, true, false, make_request_id());
-  HttpReply(shared_from_this(), state).respond(context_->options.error_response(status, std::move(message)));
+  HttpReply(shared_from_this(), state)
+      .respond(context_->options.error_response(status, std::move(message), path));
 }
 
 void HttpConnection::dispatch() {
@@ -201,17 +208,18 @@ void HttpConnection::dispatch() {
   record_.path = path_ok ? request->path : std::string(target);
   auto reply = std::make_shared<HttpReply>(shared_from_this(), state);
   const HttpServerOptions& options = context_->options;
-  if (!path_ok) return reply->respond(options.error_response(400, "the path has a malformed percent escape"));
+  if (!path_ok) return reply->respond(options.error_response(400, "the path has a malformed percent escape", ""));
   if (head_only) request->method = "GET";
 
   const RouteTable::Match match = context_->routes.find(request->method, request->path);
   if (match.route == nullptr) {
     if (match.allow.empty()) {
       return reply->respond(options.error_response(
-          404, "there is no " + record_.path + "; this server has: " + context_->routes.listing()));
+          404, "there is no " + record_.path + "; this server has: " + context_->routes.listing(),
+          record_.path));
     }
     HttpResponse response = options.error_response(
-        405, request->method + " is not allowed on " + record_.path + ": use " + match.allow);
+        405, request->method + " is not allowed on " + record_.path + ": use " + match.allow, record_.path);
     response.headers.emplace_back("allow", match.allow);
     return reply->respond(std::move(response));
   }

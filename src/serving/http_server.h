@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "serving/http_types.h"
@@ -32,9 +33,9 @@ struct HttpServerOptions {
   // Without any progress of a write: several retransmissions of TCP.
   Duration write_timeout = std::chrono::seconds(60);
 
-  // The reply for what the server itself refuses: 400, 404, 405, 408, 413, 431, 500, 503. I/O thread, must
-  // not block.
-  std::function<HttpResponse(int status, std::string message)> error_response = {};
+  // The reply for what the server itself refuses: 400, 404, 405, 408, 413, 431, 500, 503. `path`: as far as it
+  // is known, else "". I/O thread, must not block.
+  std::function<HttpResponse(int status, std::string message, std::string_view path)> error_response = {};
   // I/O thread, must not block. Optional.
   std::function<void(const HttpRecord&)> on_complete = {};
 };

@@ -21,7 +21,7 @@ class HttpServerTest : public ::testing::Test {
 
   void start(HttpServerOptions options = {}) {
     options.port = 0;
-    options.error_response = [](int status, std::string message) {
+    options.error_response = [](int status, std::string message, std::string_view /*path*/) {
       return HttpResponse{.status = status, .content_type = "text/plain", .body = std::move(message)};
     };
     options.on_complete = [this](const HttpRecord& record) {

@@ -39,26 +39,6 @@ bool too_deep(std::string_view text) {
   return false;
 }
 
-void read_stops(FieldReader& fields, CommonRequest& out) {
-  const json* value = fields.take("stop");
-  if (value == nullptr) return;
-  const json list = value->is_string() ? json::array({*value}) : *value;
-  if (!list.is_array() || list.size() > kMaxStops) {
-    return fields.fail("stop", fmt::format("stop is {}; it must be a string or a list of at most {} strings",
-                                           shown(*value), kMaxStops));
-  }
-  for (const json& stop : list) {
-    if (!stop.is_string()) {
-      return fields.fail("stop", fmt::format("stop holds {}; it must hold strings", shown(stop)));
-    }
-    if (stop.get_ref<const std::string&>().empty()) {
-      return fields.fail("stop",
-                         "stop holds an empty string, which would stop every answer at once: remove it");
-    }
-    out.stops.push_back(stop.get<std::string>());
-  }
-}
-
 void read_stop_token_ids(FieldReader& fields, const RequestContext& context, CommonRequest& out) {
   const json* value = fields.take("stop_token_ids");
   if (value == nullptr) return;
@@ -171,6 +151,27 @@ ApiResult<json> parse_body(std::string_view body) {
   }
 }
 
+void read_stops(FieldReader& fields, std::string_view name, CommonRequest& out) {
+  const json* value = fields.take(name);
+  if (value == nullptr) return;
+  const json list = value->is_string() ? json::array({*value}) : *value;
+  if (!list.is_array() || list.size() > kMaxStops) {
+    return fields.fail(name, fmt::format("{} is {}; it must be a string or a list of at most {} strings",
+                                         name, shown(*value), kMaxStops));
+  }
+  for (const json& stop : list) {
+    if (!stop.is_string()) {
+      return fields.fail(name, fmt::format("{} holds {}; it must hold strings", name, shown(stop)));
+    }
+    if (stop.get_ref<const std::string&>().empty()) {
+      return fields.fail(
+          name, fmt::format("{} holds an empty string, which would stop every answer at once: remove it",
+                            name));
+    }
+    out.stops.push_back(stop.get<std::string>());
+  }
+}
+
 std::optional<ApiError> check_model(FieldReader& fields, const RequestContext& context) {
   const auto model = fields.text("model");
   if (!fields.ok()) return fields.take_error();
@@ -214,7 +215,7 @@ void read_common(FieldReader& fields, std::string_view body, const RequestContex
     out.max_tokens_given = true;
   }
   if (const auto value = fields.integer("n", 1, context.max_answers)) out.n = static_cast<uint32_t>(*value);
-  read_stops(fields, out);
+  read_stops(fields, "stop", out);
   read_stop_token_ids(fields, context, out);
   read_logit_bias(fields, context, out);
   read_stream(fields, out);

@@ -17,6 +17,8 @@ std::optional<ApiError> check_model(FieldReader& fields, const RequestContext& c
 // APIs. `body`: the request as it came.
 void read_common(FieldReader& fields, std::string_view body, const RequestContext& context,
                  CommonRequest& out);
+// Stop strings: one, or a list, under `name`.
+void read_stops(FieldReader& fields, std::string_view name, CommonRequest& out);
 // A token id; anything else fails under `name`, naming the value.
 std::optional<int32_t> read_token_id(FieldReader& fields, std::string_view name, const nlohmann::json& value,
                                      const RequestContext& context);

@@ -36,12 +36,14 @@ bool StopChecker::push(std::string_view piece, std::string& out) {
   const size_t start = held_.size();
   held_ += piece;
   for (size_t i = start; i < held_.size(); ++i) {
-    size_t longest = 0;
+    const Pattern* longest = nullptr;
     for (Pattern& pattern : patterns_) {
-      if (advance(pattern, held_[i])) longest = std::max(longest, pattern.text.size());
+      if (advance(pattern, held_[i]) && (longest == nullptr || pattern.text.size() > longest->text.size()))
+        longest = &pattern;
     }
-    if (longest == 0) continue;
-    out.append(held_, 0, i + 1 - longest);
+    if (longest == nullptr) continue;
+    out.append(held_, 0, i + 1 - longest->text.size());
+    found_ = longest->text;
     held_.clear();
     stopped_ = true;
     return true;

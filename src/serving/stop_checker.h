@@ -24,6 +24,8 @@ class StopChecker {
   void finish(std::string& out);
 
   bool stopped() const { return stopped_; }
+  // The stop string that was found; "" for none.
+  const std::string& found() const { return found_; }
   size_t held() const { return held_.size(); }
 
  private:
@@ -35,7 +37,7 @@ class StopChecker {
   static bool advance(Pattern& pattern, char c);
 
   std::vector<Pattern> patterns_;
-  std::string held_;
+  std::string held_, found_;
   bool stopped_ = false;
 };
 

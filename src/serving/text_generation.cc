@@ -205,7 +205,7 @@ void TextGeneration::deliver_token(uint32_t index, const TokenEvent& event, Inst
 void TextGeneration::release(uint32_t index, std::string text, bool at_end) {
   Answer& answer = *answers_[index];
   answer.released_bytes += text.size();
-  AnswerPiece piece{.text = std::move(text), .tokens = {}};
+  AnswerPiece piece{.text = std::move(text), .tokens = {}, .generated = answer.tokens};
   size_t count = 0;
   while (count < answer.waiting.size() && (at_end || answer.waiting[count].start < answer.released_bytes)) {
     piece.tokens.push_back(std::move(answer.waiting[count].token));
@@ -235,7 +235,7 @@ void TextGeneration::deliver_finish(uint32_t index, const Finish& finish, Instan
   }
   const bool by_length = !answer.stopped && finish.reason == FinishReason::length;
   listener_->on_end(index, by_length ? AnswerEnd::length : AnswerEnd::stop,
-                    {finish.prompt_tokens, finish.cached_tokens, answer.tokens});
+                    {finish.prompt_tokens, finish.cached_tokens, answer.tokens, answer.stops.found()});
   if (++ended_answers_ == answers_.size()) std::exchange(listener_, nullptr)->on_complete();
 }
 

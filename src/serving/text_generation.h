@@ -40,12 +40,15 @@ struct AnswerPiece {
   std::string text;  // whole characters
   std::vector<AnswerToken>
       tokens;  // whose text begins in what has been released; only if logprobs were asked for
+  uint32_t generated = 0;  // tokens of the answer so far
 };
 
 enum class AnswerEnd : uint8_t { stop, length };
 
+// What is known of an answer when it has ended.
 struct AnswerUsage {
   uint32_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
+  std::string stop_string = {};  // that ended it; "" for none
 };
 
 // For each answer: pieces, then one end. on_complete or on_error is the last call of all.

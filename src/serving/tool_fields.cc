@@ -9,12 +9,6 @@ namespace tandem {
 
 using nlohmann::json;
 
-namespace {
-
-constexpr size_t kMaxTools = 128;     // OpenAI's limit
-constexpr size_t kMaxToolName = 128;  // OpenAI has 64; names of MCP servers come in front of them elsewhere
-
-// A name stands between quotes in prompts, and is looked for there in answers.
 bool is_tool_name(const json& value) {
   if (!value.is_string()) return false;
   const auto& name = value.get_ref<const std::string&>();
@@ -24,9 +18,21 @@ bool is_tool_name(const json& value) {
   });
 }
 
-void fail_with(FieldReader& fields, const char* field, FieldReader& inner) {
-  if (!inner.finish()) fields.fail(field, inner.take_error().message);
+void check_tools_are_supported(FieldReader& fields, const ChatFeatures& features, bool may_call) {
+  if (!features.tools) {
+    return fields.fail("tools",
+                       "tools is not supported: this model's chat template has no place for tools; describe "
+                       "them in a message");
+  }
+  if (!features.reads_tool_calls && may_call) {
+    fields.fail("tools",
+                "tools is not supported: how this model writes its calls is not known here; start the "
+                "server with --tool-call-parser hermes if it writes <tool_call> blocks, or none to get "
+                "calls as text");
+  }
 }
+
+namespace {
 
 void read_name(FieldReader& function, const std::string& name) {
   const json* value = function.take("name");
@@ -100,22 +106,13 @@ void read_tools(FieldReader& fields, std::string_view body, const ChatFeatures& 
   read_choice(fields, has_tools, out);
   out.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
   if (!has_tools || !fields.ok()) return;
-  if (!features.tools) {
-    return fields.fail("tools",
-                       "tools is not supported: this model's chat template has no place for tools; describe "
-                       "them in a message");
-  }
-  if (!features.reads_tool_calls && out.may_call_tools) {
-    return fields.fail(
-        "tools",
-        "tools is not supported: how this model writes its calls is not known here; start the "
-        "server with --tool-call-parser hermes if it writes <tool_call> blocks, or none to get "
-        "calls as text");
-  }
+  check_tools_are_supported(fields, features, out.may_call_tools);
   for (size_t i = 0; i < tools->size() && fields.ok(); ++i) read_tool(fields, (*tools)[i], i);
   // With tool_choice none the model does not hear of tools at all: the surest way not to call any.
   if (!fields.ok() || !out.may_call_tools) return;
-  out.input.tools_json = nlohmann::ordered_json::parse(body)["tools"].dump();
+  nlohmann::ordered_json written = nlohmann::ordered_json::parse(body)["tools"];
+  for (auto& tool : written) tool["function"].erase("strict");  // said to the server, not to the model
+  out.input.tools_json = written.dump();
 }
 
 void read_tool_calls(FieldReader& fields, const std::string& name, const ChatFeatures& features,

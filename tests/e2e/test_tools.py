@@ -2,16 +2,11 @@
 tokenizer, prompts and parsers are real."""
 
 import json
-import os
-import pathlib
-import subprocess
 
 import openai
 import pytest
 
-from tests.conftest import BINARY, START_LIMIT_S
-
-SERVER = os.environ.get("TANDEM_SCRIPTED_SERVER", str(pathlib.Path(BINARY).parent / "scripted_server"))
+from tests.e2e.conftest import scripted_server
 
 
 def block(*calls):
@@ -43,15 +38,8 @@ THINKING = {"chat_template_kwargs": {"thinking": True}}
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    path = tmp_path_factory.mktemp("scripted") / "answers.json"
-    path.write_text(json.dumps(list(ANSWERS.values())))
-    process = subprocess.Popen([SERVER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    line = process.stdout.readline().split()
-    assert line and line[0] == "ready", line
-    yield openai.OpenAI(base_url=f"{line[1]}/v1", api_key="none", max_retries=0, timeout=60)
-    process.stdin.close()
-    assert process.wait(START_LIMIT_S) == 0
-    process.stdout.close()
+    with scripted_server(ANSWERS.values(), tmp_path_factory.mktemp("scripted")) as url:
+        yield openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60)
 
 
 def ask(client, answer, thinking=False, **fields):

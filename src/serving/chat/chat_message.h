@@ -48,6 +48,8 @@ struct ChatFeatures {
   bool tools = false;             // declarations
   bool tool_messages = false;     // past calls and their results
   bool reasoning_effort = false;  // a switch for how long to think
+  bool reasons = false;           // answers may begin with reasoning that is marked as such
+  std::string thinking_switch = {};  // the variable that turns reasoning on and off; "" for none
   bool latest_reminder = false;   // DeepSeek's role of that name, and developer as a role of its own
   bool reads_tool_calls = false;  // answers with tool calls are parsed, or are wanted as text
 };
