@@ -45,8 +45,8 @@ class Tandem:
         vocab = json.loads((model / "config.json").read_text())["vocab_size"]
         base = [self.binary, "generate", "--model", str(model), "--threads", str(threads), "--weights", TANDEM_WEIGHTS[bits],
                 "--ignore-eos", "--json", "--max-context-tokens", "4096", "--log-level", "error"]
-        # The first prompt warms up; of prompts of one length the last one counts.
-        lengths = [PREFILL[0], *PREFILL, CONTEXT]
+        # The first prompt warms up, with steps of full size as the other engines do; of prompts of one length the last one counts.
+        lengths = [PREFILL[1], *PREFILL, CONTEXT]
         yield Command(self.name, [*base, "--prompts-file", prompts(self.scratch / f"{model.name}-1", vocab, lengths), "--one-by-one",
                                   "--max-num-batched-tokens", str(max(PREFILL)), "--max-tokens", str(GENERATED)],
                       outputs.tandem_one_by_one)
