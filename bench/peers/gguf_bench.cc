@@ -106,7 +106,8 @@ struct Bench {
     }
   }
 
-  // Tokens a second of one prompt, by itself in a context of its own, whose buffers a step of full size has touched before.
+  // Tokens a second of one prompt, by itself in a context of its own, whose buffers a step of full size has
+  // touched before.
   double prefill(int length) {
     open(length, 1);
     prompt(length < 512 ? length : 512);
