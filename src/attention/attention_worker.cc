@@ -187,9 +187,9 @@ void AttentionWorker::Impl::finish(Sequence& sequence, FinishReason reason, cons
   finish.reason = reason;
   finish.error = error;
   finish.prompt_tokens = ended->prompt_tokens;
+  finish.cached_tokens = ended->cached_tokens.value_or(0);
   finish.completion_tokens = ended->generated();
   finish.logits_hash = ended->logits_hash;
-  ended->state.clear();
   {
     std::lock_guard lock(mutex);
     stats.prompt_tokens += ended->prompt_tokens;
@@ -210,6 +210,7 @@ void AttentionWorker::Impl::publish_stats() {
   stats.kv_blocks_total = pool.num_blocks();
   stats.kv_blocks_used = pool.num_blocks() - pool.free_blocks();
   stats.preempted = scheduler.num_preempted();
+  stats.prefix = {scheduler.queried_tokens(), scheduler.hit_tokens(), pool.kept_blocks()};
   stats.decode_lanes = num_decode_lanes;
   stats.speculation.tokens = drafts.tokens();
 }

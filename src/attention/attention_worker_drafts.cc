@@ -39,6 +39,7 @@ bool AttentionWorker::Impl::verify(StepPart& part, const Lane& lane, uint32_t fi
     // sequence would be computed again from its tokens.
     if (!sequence.state.rollback(part.begin + part.rows)) {
       sequence.state.clear();
+      sequence.prefix.forget();
       sequence.is_drafting = false;
     }
   }

@@ -29,6 +29,7 @@ struct Setup {
   uint32_t num_drafts = 0;
   bool automatic = false;
   std::vector<uint32_t> captures = {};  // rows of decode programs
+  bool prefix_caching = true;
 };
 
 class Served {
@@ -46,6 +47,7 @@ class Served {
     options.max_context_tokens = 512;
     options.vocab_size = config_.vocab_size;
     options.lanes = setup.lanes;
+    options.prefix_caching = setup.prefix_caching;
     options.drafter = setup.drafter;
     options.speculation.num_tokens = setup.drafter == nullptr ? setup.num_drafts : kMaxDraftTokens;
     options.speculation.automatic = setup.automatic;

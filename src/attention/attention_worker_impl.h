@@ -96,7 +96,9 @@ struct AttentionWorker::Impl {
         pools(std::move(state_pools)),
         port(&ffn_port),
         executor(kernels, ffn_port),
-        scheduler(worker_options.scheduler),
+        cache(worker_options.prefix_caching ? PrefixCache::create(pools, cache_options(worker_options))
+                                            : nullptr),
+        scheduler(worker_options.scheduler, cache.get()),
         drafts(worker_options.speculation, draft_rows_of(worker_options)),
         grammars(worker_options.vocabulary) {}
   ~Impl();
@@ -168,6 +170,11 @@ struct AttentionWorker::Impl {
            : given.speculation.block.size > 0 ? DraftRows::block
                                               : DraftRows::kept;
   }
+  // A drafter of rows has keys of its own, which hold the token behind their position.
+  static PrefixCacheOptions cache_options(const AttentionWorkerOptions& given) {
+    const bool rows = given.speculation.num_tokens > 0 && draft_rows_of(given) == DraftRows::kept;
+    return {.lookahead = rows ? 1u : 0u};
+  }
   // Takes the sequence in where the pools have room for its block. False: it goes on without drafts.
   bool begin_block(StepLane& lane, Sequence& sequence, uint32_t most);
   // False: no lane has anything to do.
@@ -180,6 +187,7 @@ struct AttentionWorker::Impl {
   StatePools pools;
   FfnPort* port = nullptr;
   Executor executor;
+  std::unique_ptr<PrefixCache> cache;  // null: off
   Scheduler scheduler;
   std::vector<StepStream> streams;   // decode streams, then the prefill stream. Lane ids: in this order,
                                      // each drafter's behind its lane's

@@ -40,6 +40,7 @@ struct Served {
     const char* fixture = "qwen3_moe";
     bool captures = false;  // decode programs of 4 and 12 rows
     GrammarCache::LoadVocabulary vocabulary = nullptr;
+    bool prefix_caching = true;
   };
   Served() : Served(Limits()) {}
   explicit Served(const Limits& limits)
@@ -69,6 +70,7 @@ struct Served {
     options.speculation = limits.speculation;
     options.drafter = limits.drafter;
     options.vocabulary = limits.vocabulary;
+    options.prefix_caching = limits.prefix_caching;
     const StateCaches& caches = pools.caches();
     AttentionPrograms programs;
     if (model_drafts && config.draft.kind == DraftKind::dspark) {

@@ -247,13 +247,17 @@ bool AttentionWorker::Impl::plan(StepStream& stream) {
     return !stream.lanes[0].parts.empty();
   }
   std::vector<StepPart>& parts = stream.lanes.size() == 1 ? stream.lanes[0].parts : planned;
+  const bool may_draft = stream.lanes[0].draft_lane != nullptr && drafts.tokens() > 0;
+  if (cache) cache->set_drafting(may_draft && !drafts_blocks());
   scheduler.plan_prefill(parts);
   if (parts.empty()) return false;
   for (const StepPart& part : parts) {
     Sequence& sequence = *part.sequence;
     sequence.drafts.clear();
-    if (sequence.state.length() == 0)
-      sequence.is_drafting = stream.lanes[0].draft_lane != nullptr && drafts.tokens() > 0;
+    // It begins, at what the cache had of it.
+    const uint32_t begin = sequence.state.length();
+    if (begin == sequence.prefix.attached)
+      sequence.is_drafting = may_draft && (drafts_blocks() || sequence.prefix.drafted == begin);
   }
   if (stream.lanes.size() == 1) return true;
   const size_t used = options.lanes.automatic ? num_decode_lanes : stream.lanes.size();

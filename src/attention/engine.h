@@ -47,6 +47,8 @@ struct GenerationRequest {
   SamplingParams sampling;
   Instant deadline = Instant::max();
   bool hash_logits = false;  // Finish::logits_hash wanted
+  bool bypass_prefix_cache = false;  // the whole prompt is computed (and stored for others)
+  std::string cache_salt;  // beginnings of prompts are shared among requests of the same salt only
 };
 
 struct TokenLogprob {
@@ -115,6 +117,15 @@ struct SpeculationStats {
   bool operator==(const SpeculationStats&) const = default;
 };
 
+// The prefix cache. Totals; tokens are those of requests as they were taken in, and again after a preemption.
+struct PrefixStats {
+  uint64_t queried_tokens = 0, hit_tokens = 0;
+  uint32_t kept_blocks = 0;  // of the KV pool, in use or not: their contents can be shared
+
+  void add(const PrefixStats& other);
+  bool operator==(const PrefixStats&) const = default;
+};
+
 struct EngineStats {
   uint32_t waiting = 0, running = 0;
   uint32_t kv_blocks_total = 0, kv_blocks_used = 0;
@@ -123,6 +134,7 @@ struct EngineStats {
   uint32_t decode_lanes = 1;  // in use now
   ExecutionStats execution;
   SpeculationStats speculation;
+  PrefixStats prefix;
   uint64_t ffn_submits = 0;
   uint64_t router_calls = 0;  // of the gate on this rank; 0 where it is elsewhere
   double router_seconds = 0;
@@ -151,6 +163,12 @@ inline void SpeculationStats::add(const SpeculationStats& other) {
   for (size_t i = 0; i < kPositions; ++i) accepted_at[i] += other.accepted_at[i];
   rounds += other.rounds;
   seconds += other.seconds;
+}
+
+inline void PrefixStats::add(const PrefixStats& other) {
+  queried_tokens += other.queried_tokens;
+  hit_tokens += other.hit_tokens;
+  kept_blocks += other.kept_blocks;
 }
 
 struct EngineLimits {

@@ -33,7 +33,7 @@ bool Scheduler::preempt_younger_than(const Sequence& sequence) {
     Sequence& victim = *running_[i - 1];
     if (victim.id <= sequence.id) return false;
     if (victim.in_step || !victim.state.holds_blocks()) continue;
-    victim.state.clear();
+    give_back(victim);
     victim.drafts.clear();
     auto owned = take(running_, victim.id);
     waiting_.insert(position_of(waiting_, owned->id), std::move(owned));
@@ -41,6 +41,18 @@ bool Scheduler::preempt_younger_than(const Sequence& sequence) {
     return true;
   }
   return false;
+}
+
+void Scheduler::give_back(Sequence& sequence) {
+  if (cache_ != nullptr) cache_->store(sequence.state, sequence.tokens, sequence.prefix);
+  sequence.state.clear();
+  sequence.prefix.forget();
+}
+
+void Scheduler::settle(Sequence& sequence) {
+  if (sequence.is_drafting) sequence.prefix.drafted = sequence.state.length();
+  if (cache_ != nullptr) cache_->store(sequence.state, sequence.tokens, sequence.prefix);
+  sequence.state.trim();
 }
 
 void split_by_token(std::span<const StepPart> parts, std::span<std::vector<StepPart>> out) {
@@ -129,13 +141,25 @@ void Scheduler::plan_prefill(std::vector<StepPart>& parts) {
   // Strictly by arrival: a short prompt behind a long one that does not fit yet waits with it.
   while (budget > 0 && !waiting_.empty() && running_.size() < limits_.max_num_seqs) {
     Sequence& sequence = *waiting_.front();
+    uint32_t found = 0;
+    if (cache_ != nullptr) {
+      // Drafts save steps of the answer: for these rows of the prompt are computed once more, one for one.
+      const uint32_t worth = sequence.request.sampling.max_tokens - sequence.generated();
+      found = cache_->attach(sequence.state, sequence.tokens, worth, sequence.prefix);
+    }
     const uint32_t all = sequence.pending();
     uint32_t rows = std::min(budget, all);
     if (!sequence.state.reserve(sequence.state.length() + rows, sequence.state.length() + all)) {
       // Alone it goes on with shorter chunks: nobody will give anything back.
       rows = running_.empty() ? reserve_chunk(sequence, rows) : 0;
-      if (rows == 0) break;
+      if (rows == 0) {
+        give_back(sequence);
+        break;
+      }
     }
+    if (cache_ != nullptr) queried_tokens_ += sequence.tokens.size();
+    hit_tokens_ += found;
+    if (!sequence.cached_tokens) sequence.cached_tokens = found;
     auto owned = take(waiting_, sequence.id);
     running_.insert(position_of(running_, sequence.id), std::move(owned));
     take_chunk(sequence, rows);
@@ -148,6 +172,7 @@ void Scheduler::finish_part(const StepPart& part) {
 }
 
 std::unique_ptr<Sequence> Scheduler::remove(Sequence& sequence) {
+  give_back(sequence);
   return find_in(running_, sequence.id) != nullptr ? take(running_, sequence.id)
                                                    : take(waiting_, sequence.id);
 }

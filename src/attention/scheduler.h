@@ -5,7 +5,7 @@
 // Several decode lanes step independently: each plan takes at most its share of the sequences that decode,
 // the oldest ones that no lane has, and keeps them until its step has ended.
 //
-// A prompt is taken in when the state groups that keep everything have room for all of it and the others for
+// A prompt begins with what the prefix cache has of it. It is taken in when the state groups that keep everything have room for all of it and the others for
 // its first chunk; later chunks reserve as they come.
 //
 // Order is by arrival. When a pool is empty the youngest running sequence gives its blocks, of every group,
@@ -50,7 +50,9 @@ void split_by_token(std::span<const StepPart> parts, std::span<std::vector<StepP
 
 class Scheduler {
  public:
-  explicit Scheduler(const SchedulerLimits& limits) : limits_(limits) {}
+  // `cache`: where sequences find what others have computed, and leave what they have; may be null.
+  explicit Scheduler(const SchedulerLimits& limits, PrefixCache* cache = nullptr)
+      : limits_(limits), cache_(cache) {}
 
   void add(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std::move(sequence)); }
 
@@ -71,12 +73,13 @@ class Scheduler {
   // The part's rows are in the cache. Of several parts of a sequence in their order; the last one leaves it
   // free for the next plan.
   void finish_part(const StepPart& part);
-  // Nobody goes over the step's rows again: the sequence gives back what it cannot reach.
-  static void settle(Sequence& sequence) { sequence.state.trim(); }
+  // Nobody goes over the step's rows again: what was computed is stored for others, and the sequence gives
+  // back what it cannot reach.
+  void settle(Sequence& sequence);
   // Its step failed or was cancelled: nothing was written.
   void drop_part(const StepPart& part) { part.sequence->in_step = false; }
 
-  // Takes a sequence out, wherever it is, with its blocks. It must not be in a step.
+  // Takes a sequence out, wherever it is; its blocks are stored and given back. It must not be in a step.
   std::unique_ptr<Sequence> remove(Sequence& sequence);
   Sequence* find(RequestId id) const;
   void for_each(const std::function<void(Sequence&)>& visit) const;
@@ -84,16 +87,20 @@ class Scheduler {
   size_t num_waiting() const { return waiting_.size(); }
   size_t num_running() const { return running_.size(); }
   uint64_t num_preempted() const { return num_preempted_; }
+  uint64_t queried_tokens() const { return queried_tokens_; }  // PrefixStats
+  uint64_t hit_tokens() const { return hit_tokens_; }
 
  private:
   bool preempt_younger_than(const Sequence& sequence);
+  void give_back(Sequence& sequence);
   // Blocks for the next `rows` rows of a prompt, or for as many as there are. Takes blocks of younger ones.
   uint32_t reserve_chunk(Sequence& sequence, uint32_t rows);
 
   SchedulerLimits limits_;
+  PrefixCache* cache_;
   std::deque<std::unique_ptr<Sequence>> waiting_;   // by id
   std::vector<std::unique_ptr<Sequence>> running_;  // by id
-  uint64_t num_preempted_ = 0;
+  uint64_t num_preempted_ = 0, queried_tokens_ = 0, hit_tokens_ = 0;
 };
 
 }  // namespace tandem

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "attention/answer_form.h"
 #include "attention/engine.h"
+#include "attention/prefix_cache.h"
 #include "attention/sampler.h"
 #include "attention/sequence_state.h"
 #include "attention/speculation.h"
@@ -28,6 +30,8 @@ struct Sequence {
     tokens.reserve(std::min<uint64_t>(uint64_t{prompt_tokens} + request.sampling.max_tokens,
                                       std::max(max_context_tokens, prompt_tokens)));
     drafts.reserve(kMaxDraftTokens);
+    prefix.salt = request.cache_salt;
+    prefix.may_read = !request.bypass_prefix_cache;
   }
 
   RequestId id;  // ascending by arrival: the smaller one is older
@@ -38,6 +42,9 @@ struct Sequence {
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   uint32_t prompt_tokens = 0;
   SequenceState state;  // length(): tokens whose keys and values are in the cache
+  PrefixUse prefix;
+  // Tokens of the prompt that did not have to be computed when the sequence was first taken in.
+  std::optional<uint32_t> cached_tokens;
   TokenHistory history;
   AnswerForm form;  // where the answer stands in its grammar
   uint64_t logits_hash = 0;

@@ -67,9 +67,7 @@ bool SequenceState::holds_blocks() const {
 }
 
 uint32_t SequenceState::first_reached(uint32_t group, uint32_t position) const {
-  const StateGroupSpec& spec = pools_->pool(group).spec();
-  if (spec.keeps_all() || position <= spec.retain_tokens) return 0;
-  return (position - spec.retain_tokens) / spec.tokens_per_block;
+  return first_reached_block(pools_->pool(group).spec(), position);
 }
 
 void SequenceState::shrink(uint32_t group, size_t count) {
@@ -145,18 +143,28 @@ Result<StateSnapshot> SequenceState::snapshot(uint32_t position) const {
 }
 
 Status SequenceState::restore(const StateSnapshot& snapshot) {
-  if (length_ != 0 || holds_blocks() || snapshot.pools_ != pools_) {
+  if (snapshot.pools_ != pools_) {
     return make_error(ErrorCode::invalid_argument,
                       "a snapshot goes into an empty sequence state of the pools it was taken from");
   }
-  if (snapshot.length_ > max_tokens_) {
-    return make_error(ErrorCode::out_of_range, "a snapshot of " + std::to_string(snapshot.length_) +
+  std::vector<SharedBlocks> parts;
+  for (const StateSnapshot::Group& part : snapshot.groups_) parts.push_back({part.first, part.blocks});
+  return share(snapshot.length_, parts);
+}
+
+Status SequenceState::share(uint32_t tokens, std::span<const SharedBlocks> groups) {
+  if (length_ != 0 || holds_blocks()) {
+    return make_error(ErrorCode::invalid_argument,
+                      "a snapshot goes into an empty sequence state of the pools it was taken from");
+  }
+  if (tokens > max_tokens_) {
+    return make_error(ErrorCode::out_of_range, "a snapshot of " + std::to_string(tokens) +
                                                    " tokens; the sequence's limit is " +
                                                    std::to_string(max_tokens_));
   }
-  length_ = snapshot.length_;
+  length_ = tokens;
   for (uint32_t group = 0; group < groups_.size(); ++group) {
-    const StateSnapshot::Group& part = snapshot.groups_[group];
+    const SharedBlocks& part = groups[group];
     Group& mine = groups_[group];
     mine.table.assign(part.first, -1);
     mine.table.insert(mine.table.end(), part.blocks.begin(), part.blocks.end());

@@ -55,12 +55,21 @@ class SequenceState {
   // snapshot is of other pools. out_of_range: beyond max_tokens.
   Status restore(const StateSnapshot& snapshot);
 
+  // Blocks that somebody else has written, from number `first` of the sequence on.
+  struct SharedBlocks {
+    uint32_t first = 0;
+    std::span<const int32_t> blocks;
+  };
+  // An empty state becomes one of `tokens` tokens in these blocks, [groups]; it is one more owner of each.
+  // `tokens` is a block boundary of every group. Errors as of restore.
+  Status share(uint32_t tokens, std::span<const SharedBlocks> groups);
+
  private:
   struct Group {
     std::vector<int32_t> table;  // [blocks]; -1 before `first`
     uint32_t first = 0;          // the first block that is held
   };
-  // The first block that a row at `position` or later can reach in a group.
+  // first_reached_block of a group.
   uint32_t first_reached(uint32_t group, uint32_t position) const;
   // Gives back the blocks of a group from number `count` on.
   void shrink(uint32_t group, size_t count);

@@ -45,6 +45,12 @@ class StatePools {
   uint32_t rollback_slack_ = 0;
 };
 
+// The number of the first block of a sequence that a row at `position` or later can reach.
+inline uint32_t first_reached_block(const StateGroupSpec& spec, uint32_t position) {
+  if (spec.keeps_all() || position <= spec.retain_tokens) return 0;
+  return (position - spec.retain_tokens) / spec.tokens_per_block;
+}
+
 // Blocks of a group that a sequence holds at most while it goes on row by row: what its retention and the
 // slack reach, and the block that is being written.
 uint64_t retained_blocks(const StateGroupSpec& spec, uint32_t rollback_slack);

@@ -132,6 +132,7 @@ Json execution_json(const EngineStats& stats) {
 Result<Json> answer_json(const Prompts& prompts, const BatchAnswer& answer) {
   Json json = {{"finish_reason", reason_name(answer.finish.reason)},
                {"prompt_tokens", answer.finish.prompt_tokens},
+               {"cached_tokens", answer.finish.cached_tokens},
                {"tokens", answer.tokens()},
                {"logits_hash", hash_text(answer.finish.logits_hash)},
                {"seconds", answer.seconds},

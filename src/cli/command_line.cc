@@ -57,8 +57,10 @@ class CommandParser {
           option.flag().substr(2) + "," + option.flag(),
           [this, key](const std::string& text) { written_.emplace_back(key, text); }, option_help(option));
     } else if (option.type == OptionType::boolean) {
+      // What is on by default has a flag that turns it off, as vLLM's users write it.
+      const std::string off = option.default_text == "true" ? ",!--no-" + option.flag().substr(2) : "";
       app_->add_flag_function(
-          option.flag() + "{true}",
+          option.flag() + "{true}" + off,
           [this, key](std::int64_t) {
             const auto& results = app_->get_option(find_name(key))->results();
             written_.emplace_back(key, results.empty() ? "true" : results.back());

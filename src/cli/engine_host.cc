@@ -193,6 +193,7 @@ struct EngineHost::Impl {
     options.speculation.automatic = settings.engine.speculative == "auto";
     options.max_context_tokens = max_context_tokens(settings, config);
     options.max_queue = static_cast<uint32_t>(settings.serving.max_queue);
+    options.prefix_caching = settings.serving.enable_prefix_caching;
     options.vocab_size = config.vocab_size;
     options.on_start = [this] { compute->pool().bind_caller(); };
     options.eos_token_ids = eos_token_ids;

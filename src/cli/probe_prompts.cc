@@ -18,6 +18,7 @@ std::vector<GenerationRequest> random_requests(uint64_t seed, const std::vector<
     request.sampling.temperature = 0;
     request.sampling.max_tokens = max_tokens;
     request.sampling.ignore_eos = true;
+    request.bypass_prefix_cache = true;
     requests.push_back(std::move(request));
   }
   return requests;

@@ -163,6 +163,8 @@ OptionSet Settings::declare() {
       "Tokens that the KV pool holds; 0: max_num_seqs full contexts, within a quarter of the free memory.");
   set.integer("serving.max_queue", serving.max_queue, 1, 1048576,
               "Requests that may wait; one more is answered with 429.");
+  set.boolean("serving.enable_prefix_caching", serving.enable_prefix_caching,
+              "Prompts go on from what earlier sequences with the same beginning have computed; changes no bit.");
   set.choice("serving.reasoning_parser", serving.reasoning_parser,
              {"auto", "none", "deepseek_v4", "deepseek_r1", "qwen3"},
              "How answers mark their reasoning; auto: as the model's chat format says.");

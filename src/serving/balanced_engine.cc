@@ -182,6 +182,7 @@ EngineStats BalancedEngine::stats() const {
     sum.ffn_submits += stats.ffn_submits;
     sum.execution.add(stats.execution);
     sum.speculation.add(stats.speculation);
+    sum.prefix.add(stats.prefix);
     sum.decode_lanes = std::max(sum.decode_lanes, stats.decode_lanes);
     sum.ffn_wait_seconds += stats.ffn_wait_seconds;
     sum.step_seconds += stats.step_seconds;

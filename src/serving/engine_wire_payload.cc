@@ -38,11 +38,13 @@ enum RequestTag : uint16_t {
   kReasoningBegin,
   kReasoningEnd,
   kInReasoning,
+  kCacheSalt,
+  kBypassPrefixCache,
 };
 
 // What travels must be written down here: a new member would be lost between front and rank.
 // (Sizes with libstdc++ on 64-bit machines.)
-static_assert(sizeof(GenerationRequest) == 240,
+static_assert(sizeof(GenerationRequest) == 272,
               "GenerationRequest or SamplingParams has changed: give the new member a tag here");
 static_assert(sizeof(TokenEvent) == 40, "TokenEvent has changed: give the new member a place in its record");
 static_assert(sizeof(Finish) == 72, "Finish has changed: give the new member a place in its record");
@@ -85,8 +87,11 @@ enum StateTag : uint16_t {
   kDraftSeconds,
   kDraftsAcceptedFirst,  // by position; the other positions follow
   kDraftsAcceptedLast = kDraftsAcceptedFirst + SpeculationStats::kPositions - 1,
+  kPrefixQueriedTokens,
+  kPrefixHitTokens,
+  kPrefixKeptBlocks,
 };
-static_assert(sizeof(EngineStats) == 312, "EngineStats has changed: give the new count a tag here");
+static_assert(sizeof(EngineStats) == 336, "EngineStats has changed: give the new count a tag here");
 
 constexpr size_t kRecordHeadBytes = 16;
 constexpr size_t kTokenBytes = kRecordHeadBytes + 16;
@@ -162,6 +167,8 @@ std::vector<std::byte> RequestLayout::encode(const GenerationRequest& request, I
     out.number<uint64_t>(kMicrosecondsLeft, static_cast<uint64_t>(std::max<int64_t>(left, 0)), UINT64_MAX);
   }
   out.boolean(kHashLogits, request.hash_logits);
+  out.text(kCacheSalt, request.cache_salt);
+  out.boolean(kBypassPrefixCache, request.bypass_prefix_cache);
   return out.take();
 }
 
@@ -217,6 +224,10 @@ Result<GenerationRequest> RequestLayout::decode(std::span<const std::byte> bytes
         return take(field, left);
       case kHashLogits:
         return take(field, request.hash_logits);
+      case kCacheSalt:
+        return take(field, request.cache_salt);
+      case kBypassPrefixCache:
+        return take(field, request.bypass_prefix_cache);
       case kGrammarKind:
         return take(field, grammar_kind);
       case kGrammarText:
@@ -377,6 +388,9 @@ std::vector<std::byte> StateLayout::encode(const EngineState& state) {
   out.number(kDraftSeconds, speculation.seconds);
   for (size_t position = 0; position < SpeculationStats::kPositions; ++position)
     out.number(static_cast<uint16_t>(kDraftsAcceptedFirst + position), speculation.accepted_at[position]);
+  out.number(kPrefixQueriedTokens, stats.prefix.queried_tokens);
+  out.number(kPrefixHitTokens, stats.prefix.hit_tokens);
+  out.number(kPrefixKeptBlocks, stats.prefix.kept_blocks);
   return EngineHead::wrap(EngineMessage::state, out.take());
 }
 
@@ -457,6 +471,12 @@ Result<EngineState> StateLayout::decode(std::span<const std::byte> body) {
         return take(field, stats.speculation.rounds);
       case kDraftSeconds:
         return take(field, stats.speculation.seconds);
+      case kPrefixQueriedTokens:
+        return take(field, stats.prefix.queried_tokens);
+      case kPrefixHitTokens:
+        return take(field, stats.prefix.hit_tokens);
+      case kPrefixKeptBlocks:
+        return take(field, stats.prefix.kept_blocks);
       default:
         if (field.tag >= kDraftsAcceptedFirst && field.tag <= kDraftsAcceptedLast)
           return take(field, stats.speculation.accepted_at[field.tag - kDraftsAcceptedFirst]);

@@ -34,6 +34,8 @@ GenerationRequest full_request() {
   sampling.top_logprobs = 0;
   request.deadline = now() + std::chrono::hours(1);
   request.hash_logits = true;
+  request.bypass_prefix_cache = true;
+  request.cache_salt = "tenant 7";
   return request;
 }
 
@@ -45,6 +47,8 @@ TEST(EngineWire, ARequestArrivesAsItWasSent) {
   EXPECT_EQ(got->id, sent.id);
   EXPECT_EQ(got->prompt, sent.prompt);
   EXPECT_EQ(got->hash_logits, true);
+  EXPECT_EQ(got->bypass_prefix_cache, true);
+  EXPECT_EQ(got->cache_salt, sent.cache_salt);
   const SamplingParams &a = sent.sampling, &b = got->sampling;
   EXPECT_EQ(a.temperature, b.temperature);
   EXPECT_EQ(a.top_k, b.top_k);
@@ -171,6 +175,7 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   state.stats.router_calls = 5;
   state.stats.router_seconds = 0.25;
   state.stats.speculation = {2, 31, 21, {14, 6, 1}, 9, 0.125};
+  state.stats.prefix = {1000, 600, 40};
   state.health = make_error(ErrorCode::unavailable, "FFN rank 1 at tcp://b:7000: connection closed");
   const auto message = StateLayout::encode(state);
   const auto head = EngineHead::parse(message);
@@ -188,6 +193,7 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   EXPECT_EQ(got->stats.router_calls, 5u);
   EXPECT_EQ(got->stats.router_seconds, 0.25);
   EXPECT_EQ(got->stats.speculation, state.stats.speculation);
+  EXPECT_EQ(got->stats.prefix, state.stats.prefix);
   EXPECT_EQ(got->health.error().message, "FFN rank 1 at tcp://b:7000: connection closed");
 }
 

@@ -20,6 +20,8 @@ namespace {
 constexpr int kMaxDepth = 64;
 // OpenAI allows 4; each costs one automaton step a byte.
 constexpr size_t kMaxStops = 16;
+// Longer than any key or hash that stands for a tenant.
+constexpr size_t kMaxSaltBytes = 256;
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
 bool too_deep(std::string_view text) {
@@ -220,6 +222,13 @@ void read_common(FieldReader& fields, std::string_view body, const RequestContex
   read_logit_bias(fields, context, out);
   read_stream(fields, out);
   if (const auto value = fields.boolean("skip_special_tokens")) out.skip_special_tokens = *value;
+  if (auto value = fields.text("cache_salt")) {
+    out.cache_salt = std::move(*value);
+    if (out.cache_salt.empty() || out.cache_salt.size() > kMaxSaltBytes) {
+      fields.fail("cache_salt", fmt::format("cache_salt has {} bytes; it must have 1 to {}",
+                                            out.cache_salt.size(), kMaxSaltBytes));
+    }
+  }
   read_answer_form(fields, body, out.sampling.grammar);
   refuse_what_both_lack(fields);
 }

@@ -45,6 +45,12 @@ void append_engine(const Engine& engine, std::vector<MetricFamily>& out) {
   gauge("tandem_requests_waiting", "Sequences in the queue", stats.waiting);
   gauge("tandem_kv_blocks", "Blocks of the KV pool", stats.kv_blocks_total);
   gauge("tandem_kv_blocks_used", "Blocks of the KV pool in use", stats.kv_blocks_used);
+  gauge("tandem_kv_blocks_kept", "Blocks of the KV pool, in use or not, whose contents prompts can share",
+        stats.prefix.kept_blocks);
+  counter("tandem_prefix_cache_queried_tokens_total", "Tokens of sequences as they were taken in",
+          stats.prefix.queried_tokens);
+  counter("tandem_prefix_cache_hit_tokens_total", "Of these, tokens found in the prefix cache",
+          stats.prefix.hit_tokens);
   gauge("tandem_decode_lanes", "Decode lanes (micro-batches) in use", stats.decode_lanes);
   counter("tandem_engine_prompt_tokens_total", "Prompt tokens computed", stats.prompt_tokens);
   counter("tandem_engine_generated_tokens_total", "Tokens generated", stats.generated_tokens);

@@ -1,0 +1,76 @@
+"""Prompts that go on from what earlier ones computed have the bits of prompts that are computed whole."""
+
+import json
+import random
+import subprocess
+
+import pytest
+
+from tests.placement.test_bit_equality import BINARY, ROOT, outcome
+
+GATE = "--compute-gate-on-attention"
+FIXTURES = ROOT / "tests" / "fixtures"
+CASES = {
+    "colocated": ("qwen3_moe", []),
+    "small pool, small chunks": ("qwen3_moe", ["--kv-cache-tokens", "160", "--max-num-batched-tokens", "13"]),
+    "shm": ("qwen3_moe", ["--ffn", "1", "--transport", "shm"]),
+    "m2n, graph, lanes": ("qwen3_moe", ["--ffn", "2", "--connector", "m2n", GATE, "--execution", "graph", "--capture-sizes", "4,8", "--micro-batches", "2"]),
+    "drafts": ("deepseek_v3_mtp", ["--speculative", "on"]),
+    "drafts of auto, two experts ranks": ("deepseek_v3_mtp", ["--speculative", "auto", "--ffn", "2", "--connector", "auto", GATE]),
+    "window and compressed states": ("deepseek_v4", []),
+    "window and compressed states, p2p": ("deepseek_v4", ["--ffn", "2"]),
+    "front of two": ("qwen3_moe", ["--attention", "2", "--ffn", "1"]),
+}
+
+
+def prompts_of(path, model):
+    rng = random.Random(3)
+    vocabulary = json.loads((FIXTURES / model / "config.json").read_text())["vocab_size"]
+    unit = 128 if model == "deepseek_v4" else 16
+    common = [rng.randrange(vocabulary) for _ in range(3 * unit)]
+    with path.open("w") as file:
+        for kept in [0, 0, 1, 1, 1, 2, 3, 3]:
+            own = [rng.randrange(vocabulary) for _ in range(rng.randrange(1, 20))]
+            print(json.dumps({"prompt_ids": common[: kept * unit] + own}), file=file)
+        for _ in range(2):
+            print(json.dumps({"prompt_ids": common}), file=file)
+    return path
+
+
+def run(prompts, model, *flags):
+    command = [BINARY, "generate", "--model", str(FIXTURES / model), "--prompts-file", str(prompts), "--json", "--ignore-eos", "--max-tokens", "12",
+               "--log-level", "warning", "--seed", "3", "--temperature", "0.7", "--deterministic=true", "--one-by-one", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    known = {}
+
+    def of(model):
+        if model not in known:
+            prompts = prompts_of(tmp_path_factory.mktemp("prefix") / f"{model}.jsonl", model)
+            computed = run(prompts, model, "--no-enable-prefix-caching", "--speculative", "off")
+            assert all(answer["cached_tokens"] == 0 for answer in computed["answers"])
+            known[model] = prompts, outcome(computed)
+        return known[model]
+
+    return of
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_cached_prefix_changes_no_bit(case, whole):
+    model, flags = CASES[case]
+    prompts, expected = whole(model)
+    cached = run(prompts, model, *flags)
+    assert outcome(cached) == expected
+    tokens = [answer["cached_tokens"] for answer in cached["answers"]]
+    assert sum(tokens) > 0, tokens
+    if case == "colocated":
+        # Beginnings of 16, 32 and 48 tokens; of a prompt that is cached whole the last token is computed.
+        assert tokens == [0, 0, 0, 16, 16, 16, 32, 48, 32, 32]
+    if case == "window and compressed states":
+        # Where texts part is known after the second one, and is found by the third.
+        assert tokens[-1] == 256
