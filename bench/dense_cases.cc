@@ -5,6 +5,7 @@
 
 #include "base/buffer.h"
 #include "base/cpu_budget.h"
+#include "bench/int8_rows.h"
 #include "bench/random_pack.h"
 #include "bench/shape_cases.h"
 
@@ -59,6 +60,7 @@ std::vector<Matrix> matrices(const ModelShape& shape) {
 
 struct DenseState {
   OwnedBuffer bytes, in, out;
+  Int8Rows int8;
   std::vector<PackedWeight> weights;
   size_t next = 0;
 };
@@ -84,10 +86,16 @@ Result<KernelCase> make_dense_case(const KernelTable& table, PackFormat format, 
   KernelCase result;
   result.bytes = static_cast<double>(each);
   result.flops = 2.0 * n * k * rows;
+  if (format == PackFormat::int8) {
+    result.flop_roof = FlopRoof::int8_dot;
+    TANDEM_ASSIGN(state->int8, Int8Rows::create(rows, k, 0));
+  }
   result.run = [state, n, k, rows](KernelRunner& runner) {
     MatmulArgs args;
     args.weights = {&state->weights[state->next++ % state->weights.size()], 1};
     args.in = {DType::bf16, state->in.data(), k};
+    if (args.weights.front().format == PackFormat::int8)
+      args.in = state->int8.quantize(runner, args.in, rows);
     args.out = {DType::f32, state->out.data(), n};
     args.rows = rows;
     runner.run(runner.table().matmul, args);

@@ -16,8 +16,11 @@ namespace {
 using namespace bench;
 
 struct Roofs {
-  double read_one = 0, read_all = 0;  // bytes a second
-  double dot_bf16 = 0, fma_f32 = 0;   // operations a second, all threads
+  double read_one = 0, read_all = 0;             // bytes a second
+  double dot_bf16 = 0, fma_f32 = 0, dot_i8 = 0;  // operations a second, all threads
+  double of(FlopRoof roof) const {
+    return roof == FlopRoof::bf16_dot ? dot_bf16 : roof == FlopRoof::f32_fma ? fma_f32 : dot_i8;
+  }
 };
 
 struct CaseResult {
@@ -45,19 +48,22 @@ double time_calls(const KernelCase& bench_case, KernelRunner& runner, double sec
 
 CaseResult measure(const KernelCase& bench_case, const RoofLoops& loops, KernelRunner& runner,
                    const ReadMemory& memory, const KernelBenchOptions& options, const Roofs& roofs) {
-  const bool bf16 = bench_case.flop_roof == FlopRoof::bf16_dot;
-  const bool by_memory =
-      bench_case.bytes / roofs.read_all > bench_case.flops / (bf16 ? roofs.dot_bf16 : roofs.fma_f32);
+  const FlopRoof peak = bench_case.flop_roof;
+  const bool by_memory = bench_case.bytes / roofs.read_all > bench_case.flops / roofs.of(peak);
   CaseResult result;
   result.name = bench_case.name;
-  result.roof = by_memory ? "read" : bf16 ? "bf16 dot" : "f32 fma";
+  result.roof = by_memory                    ? "read"
+                : peak == FlopRoof::bf16_dot ? "bf16 dot"
+                : peak == FlopRoof::f32_fma  ? "f32 fma"
+                                             : "int8 dot";
   bench_case.run(runner);  // touches everything once
   std::vector<double> times, shares, read;
   for (int round = 0; round < options.rounds; ++round) {
     const double roof =
         by_memory ? measure_read(loops, runner.pool(), memory.data(), memory.size(), options.seconds)
-        : bf16    ? measure_dot_bf16(loops, runner.pool(), options.seconds)
-                  : measure_fma_f32(loops, runner.pool(), options.seconds);
+        : peak == FlopRoof::bf16_dot ? measure_dot_bf16(loops, runner.pool(), options.seconds)
+        : peak == FlopRoof::f32_fma  ? measure_fma_f32(loops, runner.pool(), options.seconds)
+                                     : measure_dot_i8(loops, runner.pool(), options.seconds);
     read.push_back(roof);
     times.push_back(time_calls(bench_case, runner, options.seconds));
     shares.push_back((by_memory ? bench_case.bytes : bench_case.flops) / roof / times.back());
@@ -79,8 +85,9 @@ std::string as_table(const KernelTable& table, int threads, const Roofs& roofs,
   std::string text = fmt::format("kernels: {}, {} threads\n", table.name, threads);
   text += fmt::format(
       "roofs: read {:.1f} GB/s with 1 thread, {:.1f} GB/s with {}; bf16 dot {:.0f} GFLOP/s; "
-      "f32 fma {:.0f} GFLOP/s\n\n",
-      roofs.read_one / 1e9, roofs.read_all / 1e9, threads, roofs.dot_bf16 / 1e9, roofs.fma_f32 / 1e9);
+      "f32 fma {:.0f} GFLOP/s; int8 dot {:.0f} GOP/s\n\n",
+      roofs.read_one / 1e9, roofs.read_all / 1e9, threads, roofs.dot_bf16 / 1e9, roofs.fma_f32 / 1e9,
+      roofs.dot_i8 / 1e9);
   text += fmt::format("{:<48} {:>10} {:>8} {:>9}  {:<9} {:>6}\n", "case", "us", "GB/s", "GFLOP/s", "roof",
                       "share");
   for (const CaseResult& result : results) {
@@ -95,9 +102,10 @@ std::string as_json(const KernelTable& table, int threads, const Roofs& roofs,
                     const std::vector<CaseResult>& results) {
   std::string text = fmt::format(
       R"({{"table":"{}","threads":{},"roofs":{{"read_gigabytes_per_second_one_thread":{:.2f},)"
-      R"("read_gigabytes_per_second":{:.2f},"bf16_dot_gigaflops":{:.1f},"f32_fma_gigaflops":{:.1f}}},"cases":[)",
+      R"("read_gigabytes_per_second":{:.2f},"bf16_dot_gigaflops":{:.1f},"f32_fma_gigaflops":{:.1f},)"
+      R"("int8_dot_gigaops":{:.1f}}},"cases":[)",
       table.name, threads, roofs.read_one / 1e9, roofs.read_all / 1e9, roofs.dot_bf16 / 1e9,
-      roofs.fma_f32 / 1e9);
+      roofs.fma_f32 / 1e9, roofs.dot_i8 / 1e9);
   for (size_t i = 0; i < results.size(); ++i) {
     const CaseResult& result = results[i];
     text += fmt::format(
@@ -145,14 +153,15 @@ Result<std::string> run_case_bench(const KernelBenchOptions& options, std::vecto
 
   Roofs roofs;
   ThreadPool single(1);
-  std::vector<double> one, all, dot, fma;
+  std::vector<double> one, all, dot, fma, i8;
   for (int round = 0; round < options.rounds; ++round) {
     one.push_back(measure_read(*loops, single, memory.data(), memory.size(), options.seconds));
     all.push_back(measure_read(*loops, pool, memory.data(), memory.size(), options.seconds));
     dot.push_back(measure_dot_bf16(*loops, pool, options.seconds));
     fma.push_back(measure_fma_f32(*loops, pool, options.seconds));
+    i8.push_back(measure_dot_i8(*loops, pool, options.seconds));
   }
-  roofs = {median(one), median(all), median(dot), median(fma)};
+  roofs = {median(one), median(all), median(dot), median(fma), median(i8)};
 
   std::vector<CaseResult> results;
   for (const CaseMaker& maker : makers) {

@@ -10,6 +10,7 @@
 #include "base/bf16.h"
 #include "base/buffer.h"
 #include "base/cpu_budget.h"
+#include "bench/int8_rows.h"
 #include "bench/random_pack.h"
 #include "bench/shape_cases.h"
 
@@ -47,9 +48,13 @@ Result<Weights> make_weights(const KernelTable& table, PackFormat format, PackAr
   return result;
 }
 
+// Columns of an intermediate row that share a scale: the granule of the experts' slices.
+constexpr uint32_t kInt8Block = 128;
+
 struct ExpertsState {
   Weights gate_up, down;
   OwnedBuffer in, middle, out;
+  Int8Rows int8_in, int8_middle;
   // Several routings, so that the experts of a small batch are cold.
   struct Routing {
     std::vector<std::vector<uint32_t>> rows, slots;
@@ -59,8 +64,8 @@ struct ExpertsState {
   size_t next = 0;
 };
 
-// Which experts the rows of a case pick. even: dealt like cards, so that all have equally many rows; own: each
-// row picks for itself, as the sequences of a decode batch do.
+// Which experts the rows of a case pick. even: dealt like cards, so that all have equally many rows; own:
+// each row picks for itself, as the sequences of a decode batch do.
 enum class Routed : uint8_t { even, own };
 
 struct ExpertsShape {
@@ -69,7 +74,7 @@ struct ExpertsShape {
   Routed routed = Routed::even;
   // Of `experts`, those that are there: enough to be cold, where all would not fit. Rows pick among them.
   uint32_t present() const {
-    if (!is_coded(format)) return experts;
+    if (!is_coded(format) && format != PackFormat::int8) return experts;
     const double each = 3.0 * hidden * intermediate * (format == PackFormat::mxfp4 ? 0.53 : 1.03);
     return std::max(top_k, std::min(experts, static_cast<uint32_t>(kMostCodedBytes / each)));
   }
@@ -114,11 +119,12 @@ Result<KernelCase> make_experts(const KernelTable& table, ExpertsShape shape) {
   TANDEM_ASSIGN(state->in, random_bf16(size_t{shape.rows} * shape.hidden));
   TANDEM_ASSIGN(state->middle, OwnedBuffer::allocate(slots * shape.intermediate * sizeof(bf16)));
   TANDEM_ASSIGN(state->out, OwnedBuffer::allocate(slots * shape.hidden * sizeof(float)));
+  TANDEM_ASSIGN(state->int8_in, Int8Rows::create(shape.rows, shape.hidden, 0));
+  TANDEM_ASSIGN(state->int8_middle, Int8Rows::create(slots, shape.intermediate, kInt8Block));
   std::mt19937 generator(1);
   std::vector<uint32_t> order;
   // Own choices differ in how many experts they touch: eight routings, so that a measurement sees the mean.
-  const size_t routings =
-      shape.routed == Routed::own ? 8 : std::max<size_t>(2, 2 * shape.experts / slots);
+  const size_t routings = shape.routed == Routed::own ? 8 : std::max<size_t>(2, 2 * shape.experts / slots);
   for (size_t i = 0; i < routings; ++i)
     state->routings.push_back(make_routing(*state, shape, generator, order));
   const double expert_weights = 3.0 * shape.hidden * shape.intermediate;
@@ -128,16 +134,23 @@ Result<KernelCase> make_experts(const KernelTable& table, ExpertsShape shape) {
   result.bytes = static_cast<double>(touched) / static_cast<double>(routings) *
                  static_cast<double>(state->gate_up.weights[0].bytes + state->down.weights[0].bytes);
   result.flops = 2.0 * expert_weights * static_cast<double>(slots);
+  if (shape.format == PackFormat::int8) result.flop_roof = FlopRoof::int8_dot;
   result.run = [state, shape](KernelRunner& runner) {
     const ExpertsState::Routing& routing = state->routings[state->next++ % state->routings.size()];
     GroupedGateUpArgs up;
     up.groups = routing.groups;
+    const bool int8 = shape.format == PackFormat::int8;
     up.in = {DType::bf16, state->in.data(), shape.hidden};
+    if (int8) up.in = state->int8_in.quantize(runner, up.in, shape.rows);
     up.intermediate = {DType::bf16, state->middle.data(), shape.intermediate};
     runner.run(runner.table().grouped_gate_up, up);
     GroupedDownArgs down;
     down.groups = routing.groups;
     down.intermediate = {DType::bf16, state->middle.data(), shape.intermediate};
+    if (int8) {
+      down.intermediate = state->int8_middle.quantize(runner, down.intermediate, shape.rows * shape.top_k);
+      down.scale_block_cols = kInt8Block;
+    }
     down.out = state->out.as<float>();
     down.out_stride = shape.hidden;
     runner.run(runner.table().grouped_down, down);
@@ -213,18 +226,20 @@ std::vector<CaseMaker> kernel_cases() {
           [=](const KernelTable& table) { return make_dense_case(table, PackFormat::bf16, n, k, rows); });
     }
   }
-  for (const PackFormat format : {PackFormat::fp8_block, PackFormat::mxfp4}) {
+  for (const PackFormat format :
+       {PackFormat::fp8_block, PackFormat::mxfp4, PackFormat::mxfp8, PackFormat::int8}) {
     for (const uint32_t rows : {1u, 16u, 512u}) {
       add(fmt::format("matmul {} 7168x2048 rows {}", pack_format_name(format), rows),
           [=](const KernelTable& table) { return make_dense_case(table, format, 7168, 2048, rows); });
     }
   }
-  constexpr PackFormat kBf16 = PackFormat::bf16, kFp8 = PackFormat::fp8_block, kMxfp4 = PackFormat::mxfp4;
+  constexpr PackFormat kBf16 = PackFormat::bf16, kFp8 = PackFormat::fp8_block, kMxfp4 = PackFormat::mxfp4,
+                       kMxfp8 = PackFormat::mxfp8, kInt8 = PackFormat::int8;
   // Qwen3-30B, DeepSeek-V2-Lite; DeepSeek-V3 and V4-Flash in the formats of their files. Of the
   // latter as many experts are there as a small machine holds.
   std::vector<ExpertsShape> shapes;
   // Decode with one prompt, with 8 and 32 prompts of their own, and prefill with 32 and 64 rows an expert.
-  for (const PackFormat format : {kBf16, kFp8, kMxfp4}) {
+  for (const PackFormat format : {kBf16, kInt8, kFp8, kMxfp8, kMxfp4}) {
     shapes.push_back({format, 2048, 768, 128, 8, 1});
     shapes.push_back({format, 2048, 768, 128, 8, 8, Routed::own});
     shapes.push_back({format, 2048, 768, 128, 8, 32, Routed::own});
@@ -234,6 +249,7 @@ std::vector<CaseMaker> kernel_cases() {
   for (const ExpertsShape shape :
        {ExpertsShape{kBf16, 1024, 512, 32, 8, 32, Routed::own}, ExpertsShape{kBf16, 2048, 1408, 64, 6, 1},
         ExpertsShape{kBf16, 2048, 1408, 64, 6, 512}, ExpertsShape{kBf16, 2048, 1408, 64, 6, 768},
+        ExpertsShape{kInt8, 2048, 1408, 64, 6, 1}, ExpertsShape{kInt8, 2048, 1408, 64, 6, 512},
         ExpertsShape{kFp8, 7168, 2048, 256, 8, 1}, ExpertsShape{kFp8, 7168, 2048, 256, 8, 512},
         ExpertsShape{kFp8, 4096, 2048, 256, 6, 1}, ExpertsShape{kMxfp4, 7168, 2048, 256, 8, 1},
         ExpertsShape{kMxfp4, 4096, 2048, 256, 6, 1}, ExpertsShape{kMxfp4, 4096, 2048, 256, 6, 512}}) {

@@ -12,7 +12,7 @@
 
 namespace tandem::bench {
 
-enum class FlopRoof : uint8_t { bf16_dot, f32_fma };
+enum class FlopRoof : uint8_t { bf16_dot, f32_fma, int8_dot };
 
 struct KernelCase {
   std::string name;

@@ -11,6 +11,7 @@
 #include "bench/random_pack.h"
 #include "bench/shape_cases.h"
 #include "moe/expert_runner.h"
+#include "moe/expert_slice.h"
 
 namespace tandem::bench {
 namespace {
@@ -107,6 +108,7 @@ Result<KernelCase> make_moe(const KernelTable& table, const ModelShape& shape, c
   runner_sizes.intermediate_size = shape.intermediate;
   runner_sizes.num_experts = sizes.experts;
   runner_sizes.top_k = shape.top_k;
+  if (options.format == PackFormat::int8) runner_sizes.int8_block_cols = slice_granule(shape.intermediate);
   const size_t fits = kScratchBytes / ExpertRunner::bytes_per_row(runner_sizes);
   state->piece = std::clamp<uint32_t>(static_cast<uint32_t>(fits), kFewestRows, kMostRows);
   runner_sizes.max_rows = std::min(rows, state->piece);
@@ -115,6 +117,7 @@ Result<KernelCase> make_moe(const KernelTable& table, const ModelShape& shape, c
   result.bytes = static_cast<double>(touched * sizes.expert_bytes);
   result.flops = 6.0 * shape.hidden * shape.intermediate * rows * shape.top_k * sizes.layers *
                  static_cast<double>(passes);
+  if (options.format == PackFormat::int8) result.flop_roof = FlopRoof::int8_dot;
   result.passes = static_cast<double>(passes);
   result.note =
       fmt::format("{} layers of {} experts{}, {:.1f} touched a layer", sizes.layers, sizes.experts,

@@ -20,7 +20,7 @@ constexpr uint32_t kPackRows = 64;
 constexpr size_t kCopyBytes = size_t{1} << 20;
 
 // Root mean squares of codes that are drawn uniformly, NaN left out.
-constexpr float kE4m3Rms = 132.0f, kE2m1Rms = 2.92f;
+constexpr float kE4m3Rms = 132.0f, kE2m1Rms = 2.92f, kInt8Rms = 73.9f;
 
 // The power of two next to `value`, as its exponent.
 int nearest_exponent(float value) {
@@ -43,11 +43,15 @@ Result<CodeShape> code_shape(PackFormat format, uint32_t cols, float magnitude) 
       return CodeShape{cols, blocks, sizeof(float), nearest_exponent(magnitude / kE4m3Rms), true};
     case PackFormat::mxfp4:
       return CodeShape{(size_t{cols} + 1) / 2, blocks, 1, nearest_exponent(magnitude / kE2m1Rms), false};
-    default:
-      return make_error(ErrorCode::unsupported,
-                        fmt::format("no random weights are made as {}; use another of measure.weights",
-                                    pack_format_name(format)));
+    case PackFormat::mxfp8:
+      return CodeShape{cols, blocks, 1, nearest_exponent(magnitude / kE4m3Rms), true};
+    case PackFormat::int8:
+      return CodeShape{cols, 1, sizeof(float), nearest_exponent(magnitude / kInt8Rms), false};
+    case PackFormat::f32:
+    case PackFormat::bf16:
+      break;
   }
+  return make_error(ErrorCode::internal, "codes of weights that have none");
 }
 
 void fill_codes(const CodeShape& shape, uint32_t rows, uint64_t counter, std::byte* codes,

@@ -198,7 +198,8 @@ TEST(RandomPackTest, EveryFormatKeepsTheMagnitudeOfARow) {
   for (const KernelTable* table : runnable_kernel_tables()) {
     auto runner = KernelRunner::create(*table, pool);
     ASSERT_TRUE(runner.has_value());
-    for (const PackFormat format : {PackFormat::bf16, PackFormat::fp8_block, PackFormat::mxfp4}) {
+    for (const PackFormat format :
+         {PackFormat::bf16, PackFormat::fp8_block, PackFormat::mxfp4, PackFormat::mxfp8}) {
       const size_t bytes = table->packed_bytes(format, PackArrangement::plain, kRows, kCols);
       auto packed = OwnedBuffer::allocate(bytes);
       ASSERT_TRUE(packed.has_value());

@@ -95,7 +95,8 @@ TEST(StepBenchTest, PrefillCountsItsRowsAndOneRowOfTheHead) {
 TEST(StepBenchTest, EveryFamilyAndFormatRuns) {
   for (const ModelShape& shape : {small_gqa("qwen3_moe"), small_gqa("granitemoe"), small_mla("deepseek_v2"),
                                   small_mla("deepseek_v3"), small_compressed()}) {
-    for (const PackFormat format : {PackFormat::bf16, PackFormat::fp8_block, PackFormat::mxfp4}) {
+    for (const PackFormat format :
+         {PackFormat::bf16, PackFormat::fp8_block, PackFormat::mxfp4, PackFormat::mxfp8, PackFormat::int8}) {
       for (const StepKind kind : {StepKind::decode, StepKind::prefill}) {
         StepBenchOptions options = small_options(shape);
         options.kind = kind;

@@ -65,7 +65,7 @@ TEST(Handshake, EverySettingIsComparedAndNamed) {
   check("hash_layers", [](auto& s) { s.num_hash_layers = 1; });
   check("token_ids", [](auto& s) { s.token_ids = true; });
   check("compute_dtype", [](auto& s) { s.compute_dtype = DType::f32; });
-  check("weights", [](auto& s) { s.dequantized_weights = true; });
+  check("weights", [](auto& s) { s.weights = "int8"; });
   check("activation_dtype", [](auto& s) { s.activation_dtype = DType::f32; });
   check("activation_dtype",
         [](auto& s) { s.set_dtypes(DType::bf16, SumMode::plain, ActivationFormat::fp8); });

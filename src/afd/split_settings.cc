@@ -192,7 +192,7 @@ std::vector<Setting> list_settings(const SplitSettings& s) {
       {"routing", s.balanced_routing ? "balanced" : "model", "set balanced_routing alike on both sides"},
       {"token_ids", s.token_ids ? "yes" : "no", "set send_token_ids alike on both sides"},
       {"compute_dtype", std::string(dtype_name(s.compute_dtype)), "set compute_dtype alike on both sides"},
-      {"weights", s.dequantized_weights ? "dequantized" : "as stored", "set weights alike on both sides"},
+      {"weights", s.weights, "set weights alike on both sides"},
       {"activation_dtype",
        std::string(is_quantized(s.activation_format) ? activation_format_name(s.activation_format)
                                                      : dtype_name(s.activation_dtype)),

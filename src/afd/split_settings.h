@@ -36,7 +36,9 @@ struct SplitSettings {
   // hash layers: in every layer, so that a request has one layout for the whole run.
   bool token_ids = false;
   DType compute_dtype = DType::bf16;
-  bool dequantized_weights = false;  // codes with scales are not kept as the files have them
+  // In which numbers the experts are multiplied: as stored, dequantized, or the format that both sides
+  // quantise to at load.
+  std::string weights = "as stored";
   DType activation_dtype =
       DType::bf16;  // of the values on the wire; the compute dtype when the format is plain
   ActivationFormat activation_format = ActivationFormat::plain;

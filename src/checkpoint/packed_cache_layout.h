@@ -17,7 +17,7 @@
 namespace tandem {
 
 // Raised when the file, or what kernels expect in a packed weight, changes: older files are then refused.
-// (A test compares the bytes that packing makes.)
+// (A test compares the bytes that packing and quantising make.)
 inline constexpr uint32_t kPackedCacheVersion = 1;
 inline constexpr std::array<char, 8> kPackedCacheMagic = {'T', 'N', 'D', 'M', 'P', 'A', 'C', 'K'};
 // A huge page: sections that begin on one can be mapped by huge pages where the file system has them. Its

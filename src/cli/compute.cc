@@ -5,6 +5,7 @@
 #include "base/cpu_budget.h"
 #include "base/huge_pages.h"
 #include "base/log.h"
+#include "model/weight_report.h"
 
 namespace tandem {
 
@@ -18,7 +19,7 @@ Placement Placement::from(const Settings& settings) {
   placement.balanced_routing = settings.engine.balanced_routing;
   placement.sum_mode = settings.engine.deterministic ? SumMode::deterministic : SumMode::plain;
   placement.compute_dtype = settings.engine.compute_dtype == "bf16" ? DType::bf16 : DType::f32;
-  if (settings.engine.weights == "dequantized") placement.weights = WeightStorage::dequantized;
+  placement.weights = weight_storage_from_name(settings.engine.weights).value_or(WeightStorage::stored);
   placement.reply_dtype = settings.engine.deterministic ? DType::f64 : placement.compute_dtype;
   // auto, bf16 and f32 are names of plain rows: the compute dtype, which `validate` has compared.
   placement.activation_format =
@@ -28,6 +29,8 @@ Placement Placement::from(const Settings& settings) {
 }
 
 std::string weights_cache_folder(const Settings& settings) {
+  // What quantising loses is measured as it is done: for a report weights are packed anew.
+  if (!settings.engine.weights_report.empty()) return {};
   return settings.engine.weights_cache == "off" ? std::string() : settings.engine.weights_cache;
 }
 
@@ -96,6 +99,13 @@ Result<std::unique_ptr<Compute>> Compute::create(const Settings& settings, int t
   return compute;
 }
 
+Status report_weights(const Settings& settings, const Placement& placement, const ModelWeights& weights,
+                      const std::string& rank) {
+  if (settings.engine.weights_report.empty()) return {};
+  return write_weight_report(settings.engine.weights_report + rank, settings.model, placement.weights,
+                             weights);
+}
+
 Result<std::unique_ptr<MoeBlock>> make_moe_block(const ModelConfig& config, const ModelWeights& weights,
                                                  const Placement& placement, bool on_attention,
                                                  KernelRunner& runner, size_t scratch_bytes) {
@@ -132,8 +142,11 @@ Result<SplitSettings> split_settings(const std::string& model_path, const ModelC
   settings.connector = placement.connector;
   settings.set_dtypes(placement.compute_dtype, placement.sum_mode, placement.activation_format);
   // float32 has one way to hold them.
-  settings.dequantized_weights =
-      placement.compute_dtype == DType::f32 || placement.weights == WeightStorage::dequantized;
+  const bool plain = placement.compute_dtype == DType::f32 || placement.weights == WeightStorage::dequantized;
+  settings.weights = plain ? "dequantized"
+                     : placement.weights == WeightStorage::stored
+                         ? "as stored"
+                         : std::string(weight_storage_name(placement.weights));
   settings.numerics_id = table.numerics_id;
   settings.graph = !placement.capture_sizes.empty();
   settings.capture_sizes = placement.capture_sizes;

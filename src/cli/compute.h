@@ -61,6 +61,10 @@ class Compute {
   std::unique_ptr<KernelRunner> runner_;
 };
 
+// Writes engine.weights_report with `rank` (".ffn0") behind its name, where it is set.
+Status report_weights(const Settings& settings, const Placement& placement, const ModelWeights& weights,
+                      const std::string& rank);
+
 // `scratch_bytes` 0: what MoeBlockOptions says.
 // The block of one side: on attention it runs what attention keeps of a MoE layer, otherwise the experts with
 // the rest.

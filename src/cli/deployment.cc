@@ -103,6 +103,8 @@ std::vector<std::string> shared_arguments(const Settings& settings, int threads)
 std::vector<std::string> with_shared(std::vector<std::string> own, const Settings& settings, int threads) {
   const std::vector<std::string> shared = shared_arguments(settings, threads);
   own.insert(own.end(), shared.begin(), shared.end());
+  if (!settings.engine.weights_report.empty())
+    own.push_back("--weights-report=" + settings.engine.weights_report);
   return own;
 }
 

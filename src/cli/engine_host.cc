@@ -116,7 +116,9 @@ struct EngineHost::Impl {
     TANDEM_ASSIGN(weights,
                   load_model_weights(settings.model, config, compute->table(), compute->pool(), options));
     compute->runner().set_memory_owners(weights.owners);
-    return {};
+    const std::string rank =
+        colocated ? "" : ".attention" + std::to_string(std::max<int64_t>(0, settings.afd.attention_rank));
+    return report_weights(settings, placement, weights, rank);
   }
 
   Status make_port(const Settings& settings, const Placement& placement,

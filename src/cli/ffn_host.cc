@@ -122,6 +122,7 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
   TANDEM_ASSIGN(impl->weights, load_model_weights(settings.model, impl->config, impl->compute->table(),
                                                   impl->compute->pool(), load));
   impl->compute->runner().set_memory_owners(impl->weights.owners);
+  TANDEM_TRY(report_weights(settings, placement, impl->weights, ".ffn" + std::to_string(rank)));
   TANDEM_ASSIGN(impl->block, make_moe_block(impl->config, impl->weights, placement, /*on_attention=*/false,
                                             impl->compute->runner()));
 

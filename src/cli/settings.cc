@@ -24,10 +24,16 @@ OptionSet Settings::declare() {
 
   set.choice("engine.compute_dtype", engine.compute_dtype, {"bf16", "float32"},
              "Arithmetic of weights and activations; float32 is the reference mode.");
-  set.choice(
-      "engine.weights", engine.weights, {"auto", "dequantized"},
-      "Weights that the files store as fp8 or fp4 codes with block scales; auto: kept as stored where the "
-      "compute dtype is bf16; dequantized: to the compute dtype.");
+  set.choice("engine.weights", engine.weights, {"auto", "dequantized", "int8", "fp8", "mxfp8", "mxfp4"},
+             "auto: as the files have them, fp8 and fp4 codes too where the compute dtype is bf16; "
+             "dequantized: codes "
+             "to the compute dtype; a format: experts, projections and dense layers of bf16 files are "
+             "quantised to it "
+             "while they are loaded.");
+  set.text(
+      "engine.weights_report", engine.weights_report,
+      "JSON file for what quantising lost, tensor by tensor; an FFN rank that `up` starts adds .ffnN, an "
+      "attention rank .attentionN.");
   set.text(
       "engine.weights_cache", engine.weights_cache,
       "Folder that keeps each rank's packed weights, as large as the weights themselves, so that the next "

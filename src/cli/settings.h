@@ -12,7 +12,8 @@ namespace tandem {
 
 struct EngineSettings {
   std::string compute_dtype = "bf16";  // bf16 | float32
-  std::string weights = "auto";        // auto | dequantized
+  std::string weights = "auto";        // auto | dequantized | int8 | fp8 | mxfp8 | mxfp4
+  std::string weights_report;          // a file; empty: none
   std::string weights_cache = "off";   // off, or a folder
   std::string huge_pages = "auto";     // auto | off | on
   std::string numa = "auto";           // auto | off

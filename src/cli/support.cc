@@ -70,6 +70,9 @@ std::vector<SupportAxis> make_axes() {
                             [](const Settings& s) { return s.afd.activation_dtype; }));
   axes.push_back(plain_axis("engine.compute_dtype", "compute dtype", {"bf16", "float32"},
                             [](const Settings& s) { return s.engine.compute_dtype; }));
+  axes.push_back(plain_axis("engine.weights", "weights",
+                            {"auto", "dequantized", "int8", "fp8", "mxfp8", "mxfp4"},
+                            [](const Settings& s) { return s.engine.weights; }));
   axes.push_back(plain_axis("afd.execution", "execution", {"eager", "graph"},
                             [](const Settings& s) { return s.afd.execution; }));
   axes.push_back(
@@ -114,6 +117,12 @@ std::vector<SupportRule> make_rules() {
       {{{"afd.activation_dtype", {"f32"}}, {"engine.compute_dtype", {"bf16"}}},
        "auto or bf16",
        "kernels consume activations as they come"},
+      {{{"engine.weights", {"int8", "fp8", "mxfp8", "mxfp4"}}, {"engine.compute_dtype", {"float32"}}},
+       "it with engine.compute_dtype: bf16, or auto",
+       "float32 is the reference mode"},
+      {{{"afd.activation_dtype", {"fp8", "mxfp8"}}, {"engine.weights", {"int8"}}},
+       "int8 or auto",
+       "int8 weights take int8 rows, and rows are rounded to eight bits once"},
   };
   rules.insert(rules.end(), table.begin(), table.end());
   return rules;

@@ -9,12 +9,12 @@
 namespace tandem {
 
 struct CodedRows {
-  // [rows, code_stride bytes]: e4m3 one column a byte; e2m1 two columns a byte, the even one in the low four
-  // bits.
+  // [rows, code_stride bytes]: e4m3 and int8 one column a byte; e2m1 two columns a byte, the even one in the
+  // low four bits. int8: -128 does not occur.
   const std::byte* codes = nullptr;
   size_t code_stride = 0;
-  // [rows, scale_stride]: fp8_block float32, mxfp4 e8m0 (byte b is 2^(b - 127)); one for each scale block
-  // that the columns touch.
+  // [rows, scale_stride]: fp8_block float32, mxfp4 and mxfp8 e8m0 (byte b is 2^(b - 127)); one for each scale
+  // block that the columns touch. int8: float32, one a row.
   const void* scales = nullptr;
   size_t scale_stride = 0;  // elements
 };

@@ -1,6 +1,6 @@
-// Coded weights (fp8_block, mxfp4) on every table: against float64, bit for bit against the bf16 kernels on
-// the dequantised weight where scales are powers of two, and with bits that depend on the weight and the row
-// alone.
+// Coded weights (fp8_block, mxfp4, mxfp8) on every table: against float64, bit for bit against the bf16
+// kernels on the dequantised weight where scales are powers of two, and with bits that depend on the weight
+// and the row alone.
 #include "kernels/coded_testing.h"
 
 #include <numeric>
@@ -10,7 +10,7 @@ namespace {
 
 class CodedTest : public EveryTable {};
 
-constexpr PackFormat kFormats[] = {PackFormat::fp8_block, PackFormat::mxfp4};
+constexpr PackFormat kFormats[] = {PackFormat::fp8_block, PackFormat::mxfp4, PackFormat::mxfp8};
 
 // out[rows, weight.rows] of bf16 rows `in` [rows, cols], which stand apart with NaN between them.
 Tensor product(const KernelTable& table, const PackedWeight& weight, const Tensor& in, uint32_t rows,
@@ -40,7 +40,7 @@ constexpr Shape kShapes[] = {{1, 1},   {16, 4},   {17, 37},   {64, 128}, {33, 12
 TEST_P(CodedTest, AgreesWithFloat64) {
   for (const PackFormat format : kFormats) {
     for (const Scales kind : {Scales::powers_of_two, Scales::any}) {
-      if (format == PackFormat::mxfp4 && kind == Scales::any) continue;
+      if (format != PackFormat::fp8_block && kind == Scales::any) continue;
       for (const Shape shape : kShapes) {
         const Coded coded = Coded::random(format, shape.rows, shape.cols, shape.cols, kind);
         const TestWeight weight = pack_coded(table(), coded, PackArrangement::plain);
@@ -89,7 +89,7 @@ TEST_P(CodedTest, PowersOfTwoGiveTheBitsOfTheDequantizedWeight) {
 // One column and one row a code: what each stands for, signs of zero and denormals included.
 TEST_P(CodedTest, EveryCodeHasItsValue) {
   for (const PackFormat format : kFormats) {
-    const uint32_t count = format == PackFormat::fp8_block ? 256 : 16;
+    const uint32_t count = format == PackFormat::mxfp4 ? 16 : 256;
     for (const uint32_t column : {0u, 1u, 2u, 3u, 4u, 5u, 6u, 7u}) {
       Coded coded{format, count, 8, std::vector<uint8_t>(size_t{count} * 8), std::vector<float>(count, 1.0f)};
       for (uint32_t code = 0; code < count; ++code) {
@@ -112,8 +112,9 @@ TEST_P(CodedTest, EveryCodeHasItsValue) {
 TEST_P(CodedTest, BitsDoNotDependOnRowsOrThreads) {
   for (const PackFormat format : kFormats) {
     for (const Shape shape : {Shape{192, 1101}, Shape{17, 200}}) {
-      const Coded coded = Coded::random(format, shape.rows, shape.cols, 3,
-                                        format == PackFormat::mxfp4 ? Scales::powers_of_two : Scales::any);
+      const Coded coded =
+          Coded::random(format, shape.rows, shape.cols, 3,
+                        format == PackFormat::fp8_block ? Scales::any : Scales::powers_of_two);
       const TestWeight weight = pack_coded(table(), coded, PackArrangement::plain);
       const uint32_t most = 257;
       Tensor in = Tensor::random(DType::bf16, size_t{most} * shape.cols, 4);
@@ -154,7 +155,7 @@ TEST_P(CodedTest, ExpertsHaveTheBitsOfTheDequantizedOnes) {
       const uint32_t hidden = shape.rows, intermediate = shape.cols;
       Coded up = Coded::random(format, 2 * intermediate, hidden, 5, Scales::powers_of_two);
       // Gates of a size for which silu is neither 0 nor x.
-      for (float& scale : up.scales) scale *= format == PackFormat::fp8_block ? 0x1p-12f : 0x1p-6f;
+      for (float& scale : up.scales) scale *= format == PackFormat::mxfp4 ? 0x1p-6f : 0x1p-12f;
       const Coded down = Coded::random(format, hidden, intermediate, 6, Scales::powers_of_two);
       const TestWeight weights[2][2] = {{pack_coded(table(), up, PackArrangement::gate_up),
                                          pack_coded(table(), down, PackArrangement::plain)},
@@ -204,7 +205,7 @@ TEST_P(CodedTest, ExpertsHaveTheBitsOfTheDequantizedOnes) {
 TEST_P(CodedTest, ContributionsAddUpWhereverAWeightIsCut) {
   constexpr uint32_t kHidden = 75, kRows = 9, kGranule = 16;
   for (const PackFormat format : kFormats) {
-    const Scales kind = format == PackFormat::mxfp4 ? Scales::powers_of_two : Scales::any;
+    const Scales kind = format == PackFormat::fp8_block ? Scales::any : Scales::powers_of_two;
     const uint32_t intermediate = 330;
     Coded coded = Coded::random(format, kHidden, intermediate, 3, kind);
     // A block of zeros, whose scale must not matter.
@@ -265,7 +266,7 @@ TEST_P(CodedTest, ScalesOfZeroBlocksDoNotMatter) {
     for (uint32_t r = 0; r < coded.rows; ++r) {
       for (const uint32_t block : {0u, 2u, 3u}) {
         if (block == 3 && r % 2 == 0) continue;
-        const uint32_t zero = format == PackFormat::fp8_block ? 0x80 : 8;  // -0
+        const uint32_t zero = format == PackFormat::mxfp4 ? 8 : 0x80;  // -0
         for (uint32_t c = 0; c < coded.block(); ++c)
           coded.codes[size_t{r} * coded.cols + block * coded.block() + c] =
               static_cast<uint8_t>(c % 2 * zero);
@@ -320,9 +321,9 @@ TEST_P(CodedTest, RangesOfRowsPackAlone) {
       for (const auto& [begin, end] : {std::pair{128u, 170u}, std::pair{0u, 64u}, std::pair{64u, 128u}}) {
         CodedRows rows = file.rows;
         rows.codes += begin * rows.code_stride;
-        rows.scales = format == PackFormat::mxfp4
-                          ? static_cast<const void*>(file.e8m0_scales.data() + begin * rows.scale_stride)
-                          : file.f32_scales.data() + begin * rows.scale_stride;
+        rows.scales = format == PackFormat::fp8_block
+                          ? static_cast<const void*>(file.f32_scales.data() + begin * rows.scale_stride)
+                          : file.e8m0_scales.data() + begin * rows.scale_stride;
         ASSERT_EQ(table().pack_coded(format, arrangement, coded.rows, coded.cols, 0, begin, end, rows,
                                      parts.data()),
                   PackFault::none);

@@ -34,7 +34,7 @@ struct Coded {
   uint32_t block() const { return scale_block_cols(format); }
   uint32_t blocks() const { return (cols + block() - 1) / block(); }
   float value(uint32_t code) const {
-    return format == PackFormat::fp8_block ? e4m3_value(code) : e2m1_value(code);
+    return format == PackFormat::mxfp4 ? e2m1_value(code) : e4m3_value(code);
   }
   double weight(uint32_t row, uint32_t col) const {
     return static_cast<double>(value(codes[size_t{row} * cols + col])) *
@@ -57,7 +57,7 @@ struct Coded {
     std::mt19937 generator(seed);
     for (uint8_t& code : coded.codes) {
       do {
-        code = static_cast<uint8_t>(generator() & (format == PackFormat::fp8_block ? 255 : 15));
+        code = static_cast<uint8_t>(generator() & (format == PackFormat::mxfp4 ? 15 : 255));
       } while (std::isnan(coded.value(code)));
     }
     std::uniform_real_distribution<float> mantissa(1.0f, 2.0f);
@@ -99,7 +99,8 @@ struct FileRows {
       if (fp4 && width % 2 != 0) codes[(r + 1) * rows.code_stride - 1] |= std::byte{0x70};
     }
     rows.codes = codes.data();
-    rows.scales = fp4 ? static_cast<const void*>(e8m0_scales.data()) : f32_scales.data();
+    rows.scales = coded.format == PackFormat::fp8_block ? static_cast<const void*>(f32_scales.data())
+                                                        : e8m0_scales.data();
   }
 };
 

@@ -6,8 +6,9 @@
 // are spread: the order of a sum depends on the shape alone.
 //
 // Activations are float32 or bfloat16, rows of `row_stride` elements. The compute dtype of a model is one of
-// these two; PackFormat::f32 takes f32 activations and PackFormat::bf16 takes bf16 ones. Quantised rows (see
-// activation_format.h) are read by `dequantize_rows` only.
+// these two; PackFormat::f32 takes f32 activations, PackFormat::int8 int8 ones with their scales, and every
+// other format bf16 ones. Quantised rows of other formats (see activation_format.h) are read by
+// `dequantize_rows` only.
 #pragma once
 
 #include <cstddef>
@@ -76,9 +77,10 @@ struct GroupedGateUpArgs {
 struct GroupedDownArgs {
   std::span<const ExpertGroup> groups;
   ActivationView intermediate;     // [slots, intermediate]
+  uint32_t scale_block_cols = 0;   // int8: columns of a row that share a scale (QuantizeArgs::block_cols)
   float* out = nullptr;            // [slots, hidden]; plain
   size_t out_stride = 0;           // elements of out or exact_out
-  uint32_t contribution_cols = 0;  // even; 0: plain
+  uint32_t contribution_cols = 0;  // even, int8: a multiple of scale_block_cols; 0: plain
   const float* weights = nullptr;  // [slots]
   double* exact_out = nullptr;     // [slots, hidden]
 };
@@ -222,7 +224,7 @@ struct ConvertArgs {
 //               448 s, but at least 2^-22 (the largest counts as 1e-4 at least): the quantiser of DeepSeek's
 //               fp8 files with ue8m0 scales. Values are rounded to nearest even
 //   int8        scale = max(the row's largest magnitude, 1e-4) / 127; value = in * (127 / largest) rounded to
-//               nearest even; -128 does not occur
+//               nearest even; -128 does not occur. With block_cols so for each block of that many columns
 // A zero row has values 0 (its sign is kept in e4m3) and the smallest scale. Infinity or NaN anywhere in a
 // block (int8: in a row) makes its scale NaN and its values e4m3 NaN (int8: 0): it comes back as NaN, whole,
 // and no other block changes.
@@ -232,6 +234,11 @@ struct QuantizeArgs {
   void* values = nullptr;  // [rows, cols], bytes
   void* scales = nullptr;  // [rows, scale_cols(format, cols)] of scale_dtype(format)
   uint32_t rows = 0, cols = 0;
+  // int8: columns that share a scale, a multiple of 4, for a product with int8 weights; 0: the whole row.
+  // `scales` is [rows, blocks] then.
+  uint32_t block_cols = 0;
+  // The `rows` rows that are meant, of the input and of the result alike; null: the first ones.
+  const uint32_t* row_index = nullptr;
 };
 
 // out[r, c] = values[r, c] * scale, in float32, rounded to the dtype of `out`. Exact in bf16 too for e4m3 and

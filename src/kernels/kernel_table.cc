@@ -15,7 +15,9 @@ std::vector<const KernelTable*> detect() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  if (avx512 && __builtin_cpu_supports("avx512bf16")) tables.push_back(&kAvx512Bf16Table);
+  // Every CPU with the bf16 dot has the integer dot as well.
+  if (avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni"))
+    tables.push_back(&kAvx512Bf16Table);
   if (avx512) tables.push_back(&kAvx512Table);
   if (avx2) tables.push_back(&kAvx2Table);
 #endif

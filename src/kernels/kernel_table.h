@@ -1,7 +1,7 @@
 // KernelTable: all kernels for one instruction set, chosen once at start. KernelRunner runs their tasks on a
-// thread pool. Tables: avx512_bf16 (AVX-512 F/BW/VL/DQ with bf16 dot), avx512, avx2 (with FMA and F16C),
-// scalar. Results differ between tables in the last bits, so a table has a numerics id that ranks compare; a
-// mix is refused.
+// thread pool. Tables: avx512_bf16 (AVX-512 F/BW/VL/DQ with bf16 dot and VNNI), avx512, avx2 (with FMA and
+// F16C), scalar. Results differ between tables in the last bits, so a table has a numerics id that ranks
+// compare; a mix is refused.
 #pragma once
 
 #include <cstddef>

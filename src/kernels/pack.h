@@ -24,4 +24,8 @@ PackFault pack_coded_weight(PackFormat format, PackArrangement arrangement, uint
                             uint32_t col_phase, uint32_t row_begin, uint32_t row_end, const CodedRows& source,
                             std::byte* destination);
 
+// pack_coded_weight of int8.
+PackFault pack_int8_weight(PackArrangement arrangement, uint32_t rows, uint32_t cols, uint32_t row_begin,
+                           uint32_t row_end, const CodedRows& source, std::byte* destination);
+
 }  // namespace tandem

@@ -59,6 +59,15 @@ struct Mxfp4Source {
   static int exponent(uint8_t scale) { return scale; }
 };
 
+struct Mxfp8Source : Fp8Source {
+  using Scale = uint8_t;
+  static constexpr uint8_t kOne = Mxfp4Source::kOne;
+  static constexpr CodeGeometry kGeometry = kMxfp8Geometry;
+  static bool is_bad(uint8_t scale) { return Mxfp4Source::is_bad(scale); }
+  static bool is_zero(uint8_t scale) { return Mxfp4Source::is_zero(scale); }
+  static int exponent(uint8_t scale) { return Mxfp4Source::exponent(scale); }
+};
+
 template <class Source>
 class RowPacker {
  public:
@@ -171,12 +180,19 @@ std::string_view pack_fault_text(PackFault fault) {
 PackFault pack_coded_weight(PackFormat format, PackArrangement arrangement, uint32_t rows, uint32_t cols,
                             uint32_t col_phase, uint32_t row_begin, uint32_t row_end, const CodedRows& source,
                             std::byte* destination) {
+  if (format == PackFormat::int8)
+    return pack_int8_weight(arrangement, rows, cols, row_begin, row_end, source, destination);
   const PackedLayout layout{format, arrangement, rows, cols, col_phase};
   assert(is_coded(format) && row_begin <= row_end && row_end <= rows);
   assert(col_phase % 2 == 0 && col_phase < scale_block_cols(format));
-  return format == PackFormat::fp8_block
-             ? pack_rows<Fp8Source>(layout, row_begin, row_end, source, destination)
-             : pack_rows<Mxfp4Source>(layout, row_begin, row_end, source, destination);
+  switch (format) {
+    case PackFormat::fp8_block:
+      return pack_rows<Fp8Source>(layout, row_begin, row_end, source, destination);
+    case PackFormat::mxfp8:
+      return pack_rows<Mxfp8Source>(layout, row_begin, row_end, source, destination);
+    default:
+      return pack_rows<Mxfp4Source>(layout, row_begin, row_end, source, destination);
+  }
 }
 
 }  // namespace tandem

@@ -17,22 +17,30 @@ enum class PackFormat : uint8_t {
   // see isa/coded_product.h for the numerics.
   fp8_block,  // e4m3, one float32 scale for each 128 columns of a row (128 x 128 blocks, spread over rows)
   mxfp4,      // e2m1, one e8m0 scale for each 32 columns of a row
+  mxfp8,      // e4m3, one e8m0 scale for each 32 columns of a row
+  // Made at load: int8 weights with one float32 scale a row, int8 activations with scales of their own, exact
+  // int32 sums (isa/int8_product.h).
+  int8,
 };
 
-inline constexpr size_t kPackFormats = 4;
+inline constexpr size_t kPackFormats = 6;
 
 constexpr std::string_view pack_format_name(PackFormat format) {
-  constexpr std::string_view kNames[] = {"f32", "bf16", "fp8_block", "mxfp4"};
+  constexpr std::string_view kNames[] = {"f32", "bf16", "fp8_block", "mxfp4", "mxfp8", "int8"};
   return kNames[static_cast<size_t>(format)];
 }
-// Codes with scales rather than values.
+// Codes with scales of blocks of columns, multiplied with bf16 activations.
 [[gnu::always_inline]] constexpr bool is_coded(PackFormat format) {
-  return format == PackFormat::fp8_block || format == PackFormat::mxfp4;
+  return format == PackFormat::fp8_block || format == PackFormat::mxfp4 || format == PackFormat::mxfp8;
 }
-// Columns of a row that share a scale, counted from the first column of the stored matrix; 1 without scales.
+// Columns of a row that share a scale, counted from the first column of the stored matrix; 1 without such
+// blocks.
 [[gnu::always_inline]] constexpr uint32_t scale_block_cols(PackFormat format) {
-  return format == PackFormat::fp8_block ? 128 : format == PackFormat::mxfp4 ? 32 : 1;
+  return format == PackFormat::fp8_block ? 128 : is_coded(format) ? 32 : 1;
 }
+
+// Columns of an int8 weight at most: 2^16 products of 255 and 127 stay below 2^31.
+inline constexpr uint32_t kInt8MostCols = uint32_t{1} << 16;
 
 // How rows are arranged: `plain` for a projection, `gate_up` for two matrices of rows/2 rows each (gate
 // first, then up) whose panels alternate, so that one pass over memory yields both factors of a SwiGLU.

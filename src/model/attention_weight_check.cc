@@ -29,8 +29,9 @@ struct Checker {
     if (weight.rows != rows || weight.cols != cols) {
       return differs(name, shape_text(weight.rows, weight.cols), shape_text(rows, cols));
     }
-    // Codes are multiplied with bf16 activations.
-    const bool fits = weight.format == format || (format == PackFormat::bf16 && is_coded(weight.format));
+    // Codes are multiplied with bf16 activations, int8 weights with what those are quantised to.
+    const bool coded = is_coded(weight.format) || weight.format == PackFormat::int8;
+    const bool fits = weight.format == format || (format == PackFormat::bf16 && coded);
     if (!fits) return differs(name, "packed for another dtype", "the compute dtype");
     if (weight.arrangement != arrangement) return differs(name, "in another arrangement", "its own");
     return {};

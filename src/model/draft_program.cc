@@ -5,6 +5,7 @@
 
 #include "model/decoder_parts.h"
 #include "program/operations_basic.h"
+#include "program/quantized_product.h"
 
 namespace tandem {
 namespace {
@@ -37,18 +38,19 @@ void append_joined(ProgramBuilder& builder, const DecoderParts& parts, const Ste
                                                 .out = joined,
                                                 .out_column = hidden}));
   if (streams == 1) {
-    builder.append(
-        matmul("draft.join", {.weights = {&draft.join, 1}, .in = joined, .out = tensors.residual}));
+    append_matmul(builder, "draft.join",
+                  {.weights = {&draft.join, 1}, .in = joined, .out = tensors.residual});
     return;
   }
-  builder.append(matmul("draft.embedding_projection",
-                        {.weights = {&draft.embedding_projection, 1}, .in = joined, .out = tensors.branch}));
-  builder.append(matmul("draft.hidden_projection", {.weights = draft.hidden_projection,
-                                                    .in = joined,
-                                                    .in_column = hidden,
-                                                    .in_batch_stride = hidden,
-                                                    .out = tensors.residual,
-                                                    .out_batch_stride = hidden}));
+  append_matmul(builder, "draft.embedding_projection",
+                {.weights = {&draft.embedding_projection, 1}, .in = joined, .out = tensors.branch});
+  append_matmul(builder, "draft.hidden_projection",
+                {.weights = draft.hidden_projection,
+                 .in = joined,
+                 .in_column = hidden,
+                 .in_batch_stride = hidden,
+                 .out = tensors.residual,
+                 .out_batch_stride = hidden});
   builder.append(add_to_streams("draft.join", tensors.residual, tensors.branch));
 }
 
@@ -133,7 +135,7 @@ Built build_draft_chain_program(const DecoderParts& parts, uint32_t sequences, c
   builder.append(row_dot("chain.confidence", before, std::span(draft.confidence).subspan(config.hidden_size),
                          confidence));
   // Every row's logits are wanted: rows of the step and rows of logits are the same.
-  builder.append(matmul("chain.markov", {.weights = {&draft.markov_out, 1}, .in = rounded, .out = logits}));
+  append_matmul(builder, "chain.markov", {.weights = {&draft.markov_out, 1}, .in = rounded, .out = logits});
   builder.append(residual_add("chain.add", {.residual = logits, .first = base, .second = {}}));
   builder.export_hidden(confidence);
   return builder.finish(logits);

@@ -12,11 +12,12 @@ namespace tandem {
 namespace {
 
 // Whatever changes the packed bytes must be in this text.
-uint64_t id_of(const PackItem& item, PackFormat format, uint32_t phase, std::span<const TensorClaim> claims) {
-  std::string text =
-      fmt::format("{} {} [{}, {}] phase {} from column {}{}", pack_format_name(format),
-                  item.arrangement == PackArrangement::gate_up ? "gate_up" : "plain", item.rows, item.cols,
-                  phase, item.col_begin, item.transposed ? " transposed" : "");
+uint64_t id_of(const PackItem& item, PackFormat format, bool quantized, uint32_t phase,
+               std::span<const TensorClaim> claims) {
+  std::string text = fmt::format(
+      "{}{} {} [{}, {}] phase {} from column {}{}", quantized ? "quantised to " : "",
+      pack_format_name(format), item.arrangement == PackArrangement::gate_up ? "gate_up" : "plain", item.rows,
+      item.cols, phase, item.col_begin, item.transposed ? " transposed" : "");
   for (const SourceRows& source : item.sources)
     text += fmt::format(" {}[{}+{}]", claims[source.claim].tensor, source.begin, source.count);
   return checksum64(text);
@@ -46,8 +47,8 @@ std::vector<PackedCachePart> LoadRun::cache_parts() const {
   std::vector<PackedCachePart> parts;
   parts.reserve(packs_.size());
   for (const Pack& pack : packs_)
-    parts.push_back(
-        {id_of(pack.item, pack.format, pack.phase, claims), pack.bytes, true, pack.item.out->data});
+    parts.push_back({id_of(pack.item, pack.format, pack.quantized, pack.phase, claims), pack.bytes, true,
+                     pack.item.out->data});
   for (const CopyItem& item : plan_.copies()) {
     const TensorClaim& claim = claims[item.claim];
     if (!is_held(claim, held_)) continue;

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "checkpoint/table_reader.h"
+#include "moe/expert_slice.h"
 
 namespace tandem {
 namespace {
@@ -48,7 +49,14 @@ Status for_each_stretch(const PackItem& item, uint32_t row_begin, uint32_t row_e
 
 LoadRun::LoadRun(const LoadPlan& plan, const ResolvedTensors& tensors, const KernelTable& table,
                  const HeldParts& held, DType compute_dtype, WeightStorage storage)
-    : plan_(plan), tensors_(tensors), table_(table), held_(held), compute_dtype_(compute_dtype) {
+    : plan_(plan),
+      tensors_(tensors),
+      table_(table),
+      held_(held),
+      compute_dtype_(compute_dtype),
+      storage_(storage),
+      absorbed_(plan.claims().size()),
+      quantizer_(table, plan.claims()) {
   const uint64_t element = dtype_bytes(compute_dtype, 1);
   for (uint32_t i = 0; i < plan.copies().size(); ++i) {
     const CopyItem& item = plan.copies()[i];
@@ -68,16 +76,25 @@ LoadRun::LoadRun(const LoadPlan& plan, const ResolvedTensors& tensors, const Ker
     role_bytes_[static_cast<size_t>(claim.role)] += bytes;
     resident_bytes_ += bytes;
   }
+  for (const PackItem& item : plan.packs()) {
+    if (item.transposed) absorbed_[item.sources.front().claim] = true;
+  }
   std::vector<bool> dequantized(plan.claims().size());
   for (const PackItem& whole : plan.packs()) {
     if (!is_held(whole, held)) continue;
     const auto i = static_cast<uint32_t>(packs_.size());
-    Pack& pack = packs_.emplace_back(Pack{held_part(whole, held), plain_format(), 0, 0});
+    Pack& pack = packs_.emplace_back(Pack{held_part(whole, held), plain_format(), 0, 0, false});
     const PackItem& item = pack.item;
-    pack.format = format_of(item, storage);
-    if (is_coded(pack.format)) {
-      pack.phase = item.col_begin % scale_block_cols(pack.format);
-    } else {
+    const std::optional<PackFormat> quantized = quantized_as(item);
+    pack.quantized = quantized.has_value();
+    pack.format = quantized ? *quantized : format_of(item);
+    if (is_coded(pack.format)) pack.phase = item.col_begin % scale_block_cols(pack.format);
+    if (pack.quantized) {
+      for (const SourceRows& source : item.sources) {
+        scratch_bytes_ = std::max(scratch_bytes_, LoadQuantizer::scratch_bytes(
+                                                      pack.format, reader_of(tensors, source.claim).cols()));
+      }
+    } else if (!is_coded(pack.format)) {
       for (const SourceRows& source : item.sources) {
         if (reader_of(tensors, source.claim).codes() != StoredCodes::none) dequantized[source.claim] = true;
       }
@@ -98,6 +115,7 @@ LoadRun::LoadRun(const LoadPlan& plan, const ResolvedTensors& tensors, const Ker
 }
 
 uint64_t LoadRun::row_bytes(const Pack& pack) const {
+  if (pack.quantized) return dtype_bytes(compute_dtype_, pack.item.cols);
   switch (pack.format) {
     case PackFormat::fp8_block:
       return pack.item.cols;
@@ -108,8 +126,60 @@ uint64_t LoadRun::row_bytes(const Pack& pack) const {
   }
 }
 
-PackFormat LoadRun::format_of(const PackItem& item, WeightStorage storage) const {
-  if (compute_dtype_ == DType::f32 || storage == WeightStorage::dequantized || item.transposed)
+std::optional<PackFormat> LoadRun::quantized_as(const PackItem& item) const {
+  const std::optional<PackFormat> format = quantized_format(storage_);
+  if (!format || item.transposed) return std::nullopt;
+  for (const SourceRows& source : item.sources) {
+    // Where released fp8 models keep bf16 it is because the part is sensitive.
+    const TensorClaim& claim = plan_.claims()[source.claim];
+    const bool wanted = claim.block_quantized || claim.role == WeightRole::experts;
+    if (!wanted || absorbed_[source.claim]) return std::nullopt;
+    if (reader_of(tensors_, source.claim).codes() != StoredCodes::none) return std::nullopt;
+  }
+  return format;
+}
+
+Status LoadRun::check_storage(const ModelConfig& config) const {
+  const std::optional<PackFormat> wanted = quantized_format(storage_);
+  if (!wanted) return {};
+  const std::string_view name = pack_format_name(*wanted);
+  for (const Pack& pack : packs_) {
+    for (const SourceRows& source : pack.item.sources) {
+      const MatrixReader& reader = reader_of(tensors_, source.claim);
+      const PackFormat stored =
+          reader.codes() == StoredCodes::fp8 ? PackFormat::fp8_block : PackFormat::mxfp4;
+      if (reader.codes() == StoredCodes::none || stored == *wanted) continue;
+      return make_error(
+          ErrorCode::unsupported,
+          fmt::format(
+              "{}: tensor '{}' is stored as {} codes and cannot be quantised to {}; engine.weights: auto "
+              "keeps it, and a bf16 copy of the model can be quantised",
+              reader.tensor().file->path(), plan_.claims()[source.claim].tensor,
+              reader.codes() == StoredCodes::fp8 ? "fp8" : "fp4", name));
+    }
+    if (pack.format != PackFormat::int8) continue;
+    const TensorClaim& claim = plan_.claims()[pack.item.sources.front().claim];
+    if (pack.item.cols > kInt8MostCols) {
+      return make_error(
+          ErrorCode::unsupported,
+          fmt::format("tensor '{}' has {} columns and int8 sums at most {}; engine.weights: fp8 "
+                      "would do",
+                      claim.tensor, pack.item.cols, kInt8MostCols));
+    }
+    // An activation scale covers a granule, which is made of steps of four columns.
+    if (slice_granule(config.moe_intermediate_size) % 4 != 0) {
+      return make_error(
+          ErrorCode::unsupported,
+          fmt::format("experts of {} intermediate rows are too small for int8 weights, 16 would "
+                      "do; engine.weights: fp8 as well",
+                      config.moe_intermediate_size));
+    }
+  }
+  return {};
+}
+
+PackFormat LoadRun::format_of(const PackItem& item) const {
+  if (compute_dtype_ == DType::f32 || storage_ == WeightStorage::dequantized || item.transposed)
     return plain_format();
   const auto stored = [&](const SourceRows& source) {
     const MatrixReader& reader = reader_of(tensors_, source.claim);
@@ -214,12 +284,14 @@ Result<void> LoadRun::load(ModelWeights& weights, ThreadPool& pool, LoadProgress
   progress.finish();
   TANDEM_TRY(failed);
   weights.resident_bytes = resident_bytes_;
+  weights.quantized = quantizer_.report();
   return {};
 }
 
-Result<uint64_t> LoadRun::run(const Task& task, std::byte* scratch) const {
+Result<uint64_t> LoadRun::run(const Task& task, std::byte* scratch) {
   if (task.copy) return copy_rows(plan_.copies()[task.item], task.row_begin, task.row_end);
   const Pack& pack = packs_[task.item];
+  if (pack.quantized) return pack_quantized(pack, task.row_begin, task.row_end, scratch);
   if (is_coded(pack.format)) return pack_codes(pack, task.row_begin, task.row_end, scratch);
   return pack.item.transposed ? pack_transposed(pack.item, scratch)
                               : pack_rows(pack.item, task.row_begin, task.row_end, scratch);
@@ -249,6 +321,37 @@ Result<uint64_t> LoadRun::pack_codes(const Pack& pack, uint32_t row_begin, uint3
                                     "engine.weights: dequantized would do",
                                     reader.tensor().file->path(), plan_.claims()[part.source.claim].tensor,
                                     pack_fault_text(fault)));
+    }
+    reader.drop_rows(part.from, part.to);
+    return {};
+  });
+  TANDEM_TRY(packed);
+  return uint64_t{row_end - row_begin} * row_bytes(pack);
+}
+
+Result<uint64_t> LoadRun::pack_quantized(const Pack& pack, uint32_t row_begin, uint32_t row_end,
+                                         std::byte* scratch) {
+  const PackItem& item = pack.item;
+  const MatrixReader::Columns columns{item.col_begin, uint64_t{item.col_begin} + item.cols};
+  const Status packed = for_each_stretch(item, row_begin, row_end, [&](const Stretch& part) -> Status {
+    const MatrixReader& reader = reader_of(tensors_, part.source.claim);
+    for (uint64_t row = 0; row < part.to - part.from;) {
+      // To the end of a panel.
+      const uint64_t begin = part.begin + row;
+      const uint64_t count = std::min(LoadQuantizer::kRows - begin % LoadQuantizer::kRows, part.end - begin);
+      TANDEM_ASSIGN(const CodedRows rows,
+                    quantizer_.quantize(reader, part.source.claim, pack.format, part.from + row,
+                                        part.from + row + count, columns, scratch));
+      const PackFault fault = table_.pack_coded(
+          pack.format, item.arrangement, item.rows, item.cols, pack.phase, static_cast<uint32_t>(begin),
+          static_cast<uint32_t>(begin + count), rows, const_cast<std::byte*>(item.out->data));
+      if (fault != PackFault::none) {
+        return make_error(ErrorCode::data_loss,
+                          fmt::format("{}: tensor '{}', quantised to {}, {}; engine.weights: auto would do",
+                                      reader.tensor().file->path(), plan_.claims()[part.source.claim].tensor,
+                                      pack_format_name(pack.format), pack_fault_text(fault)));
+      }
+      row += count;
     }
     reader.drop_rows(part.from, part.to);
     return {};

@@ -10,14 +10,15 @@
 #include "model/load_plan.h"
 #include "model/load_plan_check.h"
 #include "model/load_progress.h"
+#include "model/load_quantizer.h"
 #include "model/weight_owners.h"
 
 namespace tandem {
 
 class LoadRun {
  public:
-  // Everything passed outlives the run. `compute_dtype`: f32 or bf16. `storage`: what becomes of codes with
-  // scales where the compute dtype is bf16.
+  // Everything passed outlives the run. `compute_dtype`: f32 or bf16. `storage`: what becomes of weights
+  // where the compute dtype is bf16.
   LoadRun(const LoadPlan& plan, const ResolvedTensors& tensors, const KernelTable& table,
           const HeldParts& held, DType compute_dtype, WeightStorage storage);
 
@@ -27,6 +28,8 @@ class LoadRun {
   uint64_t role_bytes(WeightRole role) const { return role_bytes_[static_cast<size_t>(role)]; }
 
   uint64_t format_bytes(PackFormat packed) const { return format_bytes_[static_cast<size_t>(packed)]; }
+  // unsupported: a weight that `storage` cannot make, by its tensor.
+  Status check_storage(const ModelConfig& config) const;
   // Tensors with block scales that this rank does not keep in codes.
   uint32_t dequantized() const { return dequantized_; }
 
@@ -59,19 +62,23 @@ class LoadRun {
     PackFormat format = PackFormat::bf16;
     uint32_t phase = 0;  // PackedWeight::col_phase
     uint64_t bytes = 0;
+    bool quantized = false;  // here, from values
   };
 
   PackFormat plain_format() const {
     return compute_dtype_ == DType::f32 ? PackFormat::f32 : PackFormat::bf16;
   }
   // In which format an item is packed: codes stay codes where all its sources have the same kind.
-  PackFormat format_of(const PackItem& item, WeightStorage storage) const;
+  PackFormat format_of(const PackItem& item) const;
+  // In which format an item's values are quantised here; none: not at all.
+  std::optional<PackFormat> quantized_as(const PackItem& item) const;
   uint64_t row_bytes(const Pack& pack) const;  // of what `progress` counts
   void add_tasks(uint32_t item, bool copy, uint32_t rows, uint32_t cols);
   void describe_packed();  // all but their bytes
   void size_copies();
   Result<void> place(ModelWeights& weights);
-  Result<uint64_t> run(const Task& task, std::byte* scratch) const;
+  Result<uint64_t> run(const Task& task, std::byte* scratch);
+  Result<uint64_t> pack_quantized(const Pack& pack, uint32_t row_begin, uint32_t row_end, std::byte* scratch);
   Result<uint64_t> pack_rows(const PackItem& item, uint32_t row_begin, uint32_t row_end,
                              std::byte* scratch) const;
   Result<uint64_t> pack_codes(const Pack& pack, uint32_t row_begin, uint32_t row_end,
@@ -85,6 +92,9 @@ class LoadRun {
   const HeldParts held_;
   const DType compute_dtype_;
   WeightBinder* binder_ = nullptr;
+  const WeightStorage storage_;
+  std::vector<bool> absorbed_;  // [claims]: a product takes the transpose of some of its rows
+  LoadQuantizer quantizer_;
   std::vector<Pack> packs_;
   std::vector<Task> tasks_;
   uint64_t resident_bytes_ = 0, scratch_bytes_ = 0, work_bytes_ = 0;

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <iterator>
+
 #include "base/huge_pages.h"
 #include "base/log.h"
 #include "base/memory_budget.h"
@@ -54,6 +56,25 @@ void log_huge_pages(const std::string& path, const ModelWeights& weights) {
   }
 }
 
+// What quantising lost, of all tensors together; each of them in the debug log.
+void log_quantized(const std::string& path, const std::vector<QuantizedTensor>& tensors) {
+  if (tensors.empty()) return;
+  QuantizationError all;
+  const QuantizedTensor* worst = &tensors.front();
+  for (const QuantizedTensor& each : tensors) {
+    all.add(each.error);
+    if (each.error.relative_rms() > worst->error.relative_rms()) worst = &each;
+    log_debug(fmt::format("quantised to {}: relative RMS error {:.5f}, largest {:.3g}: {}",
+                          pack_format_name(each.format), each.error.relative_rms(), each.error.largest,
+                          each.tensor));
+  }
+  log_info(fmt::format(
+      "weights of {}: {} tensors quantised to {} while loading: relative RMS error {:.5f}, largest "
+      "difference {:.3g}; the worst tensor has {:.5f}: {}",
+      path, tensors.size(), pack_format_name(tensors.front().format), all.relative_rms(), all.largest,
+      worst->error.relative_rms(), worst->tensor));
+}
+
 // A slice knows where it lies in its expert.
 void place_slices(const ModelConfig& config, const HeldParts& held, ModelWeights& weights) {
   for (LayerWeights& layer : weights.layers) {
@@ -77,6 +98,37 @@ void clear_parts_held_elsewhere(const HeldParts& held, ModelWeights& weights) {
 
 }  // namespace
 
+namespace {
+// In the order of the enumeration.
+constexpr std::string_view kStorageNames[] = {"auto", "dequantized", "int8", "fp8", "mxfp8", "mxfp4"};
+}  // namespace
+
+std::string_view weight_storage_name(WeightStorage storage) {
+  return kStorageNames[static_cast<size_t>(storage)];
+}
+
+std::optional<WeightStorage> weight_storage_from_name(std::string_view name) {
+  for (size_t i = 0; i < std::size(kStorageNames); ++i) {
+    if (kStorageNames[i] == name) return static_cast<WeightStorage>(i);
+  }
+  return std::nullopt;
+}
+
+std::optional<PackFormat> quantized_format(WeightStorage storage) {
+  switch (storage) {
+    case WeightStorage::int8:
+      return PackFormat::int8;
+    case WeightStorage::fp8:
+      return PackFormat::fp8_block;
+    case WeightStorage::mxfp8:
+      return PackFormat::mxfp8;
+    case WeightStorage::mxfp4:
+      return PackFormat::mxfp4;
+    default:
+      return std::nullopt;
+  }
+}
+
 Result<ModelWeights> load_model_weights(const std::string& path, const ModelConfig& config,
                                         const KernelTable& table, ThreadPool& pool,
                                         const LoadOptions& options) {
@@ -84,6 +136,11 @@ Result<ModelWeights> load_model_weights(const std::string& path, const ModelConf
     return make_error(ErrorCode::unsupported,
                       fmt::format("compute dtype {} is not implemented; f32 or bf16 would do",
                                   dtype_name(options.compute_dtype)));
+  }
+  if (const auto format = quantized_format(options.storage); format && options.compute_dtype != DType::bf16) {
+    return make_error(ErrorCode::unsupported,
+                      fmt::format("{} weights with compute dtype {}: bf16 would do",
+                                  pack_format_name(*format), dtype_name(options.compute_dtype)));
   }
   if (config.quantization.experts == ExpertFormat::nvfp4) {
     return make_error(ErrorCode::unsupported,
@@ -98,6 +155,7 @@ Result<ModelWeights> load_model_weights(const std::string& path, const ModelConf
   TANDEM_ASSIGN(const ResolvedTensors tensors, resolve_tensors(plan, checkpoint, config, options.held));
 
   LoadRun run(plan, tensors, table, options.held, options.compute_dtype, options.storage);
+  TANDEM_TRY(run.check_storage(config));
   const uint64_t need = run.resident_bytes() + run.scratch_bytes() * static_cast<uint64_t>(pool.threads());
   MemoryBudget have = MemoryBudget::detect();
   have.configured = options.memory_limit.value_or(MemoryBudget::kUnlimited);
@@ -132,6 +190,7 @@ Result<ModelWeights> load_model_weights(const std::string& path, const ModelConf
     if (binder) run.set_binder(&binder.emplace(*options.nodes, run.owned_weights()));
     LoadProgress progress(run.work_bytes(), options.show_progress);
     TANDEM_TRY(run.load(weights, pool, progress));
+    log_quantized(path, weights.quantized);
     if (cache) cache->save(run, pool);
   }
   if (binder) weights.owners = binder->finish();

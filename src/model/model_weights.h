@@ -7,10 +7,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/buffer.h"
 #include "kernels/kernel_table.h"
+#include "kernels/weight_quantizer.h"
 #include "model/model_config.h"
 #include "moe/expert_placement.h"
 #include "moe/moe_weights.h"
@@ -87,6 +89,13 @@ struct DraftWeights {
   std::vector<float> head_norm;            // [hidden], before the model's head
 };
 
+// A tensor that was quantised while it was loaded: what that lost, over the parts that this rank packs.
+struct QuantizedTensor {
+  std::string tensor;
+  PackFormat format = PackFormat::int8;
+  QuantizationError error;
+};
+
 struct ModelWeights {
   DType compute_dtype = DType::bf16;     // bf16 or f32
   std::vector<uint16_t> embedding_bf16;  // [vocab, hidden] when the compute dtype is bf16
@@ -100,6 +109,7 @@ struct ModelWeights {
   std::shared_ptr<const PackedCache> cache;    // or this, when they come from a cache
   std::shared_ptr<const MemoryOwners> owners;  // by NUMA node; null with one
   size_t resident_bytes = 0;
+  std::vector<QuantizedTensor> quantized;  // in the order of the load plan
 };
 
 // Which parts of the model a rank holds. Colocated: all true.
@@ -111,11 +121,22 @@ struct HeldParts {
   bool shared_experts = true;  // the rank that runs the shared experts
 };
 
-// What becomes of weights that the files store as codes with block scales (fp8, fp4).
+// What becomes of weights.
 enum class WeightStorage : uint8_t {
-  stored,       // bf16 compute: packed as they are; float32 compute: dequantised
-  dequantized,  // to the compute dtype
+  stored,       // codes with block scales (fp8, fp4) are packed as they are (float32 compute: dequantised)
+  dequantized,  // codes are dequantised to the compute dtype
+  // Experts, shared experts, projections and dense layers are quantised while they are loaded, where the
+  // files do not have them in this format already; absorbed projections, router, embedding, head, norms and
+  // what released fp8 models leave in bf16 stay as they are. bf16 compute only.
+  int8,
+  fp8,
+  mxfp8,
+  mxfp4,
 };
+std::string_view weight_storage_name(WeightStorage storage);  // "auto", "dequantized", "int8", ..
+std::optional<WeightStorage> weight_storage_from_name(std::string_view name);
+// The format that `storage` makes; none for the first two.
+std::optional<PackFormat> quantized_format(WeightStorage storage);
 
 struct LoadOptions {
   DType compute_dtype = DType::bf16;
@@ -131,8 +152,9 @@ struct LoadOptions {
 };
 
 // Reads the Hugging Face folder `path`. Prints need and have of memory before reading; refuses
-// (resource_exhausted) when it does not fit. A tensor that no claim covers, one that is missing, and one of
-// another shape are named, as are scales and codes that are not numbers.
+// (resource_exhausted) when it does not fit, and (unsupported) weights that `storage` cannot make. A tensor
+// that no claim covers, one that is missing, and one of another shape are named, as are scales and codes that
+// are not numbers, and values that are not, where they are quantised.
 Result<ModelWeights> load_model_weights(const std::string& path, const ModelConfig& config,
                                         const KernelTable& table, ThreadPool& pool,
                                         const LoadOptions& options);

@@ -5,6 +5,7 @@
 #include "program/operations_attention.h"
 #include "program/operations_basic.h"
 #include "program/operations_compressed.h"
+#include "program/quantized_product.h"
 
 namespace tandem {
 namespace {
@@ -58,15 +59,15 @@ CompressedStep::CompressedStep(ProgramBuilder& builder, const ModelConfig& confi
 void CompressedStep::append_query(ProgramBuilder& builder, const std::string& name, uint32_t ratio,
                                   const AttentionWeights& weights) const {
   const AttentionConfig& a = config_.attention;
-  builder.append(
-      matmul(name + "q_a", {.weights = {&weights.q_a, 1}, .in = tensors_.normed, .out = query_low_}));
+  append_matmul(builder, name + "q_a",
+                {.weights = {&weights.q_a, 1}, .in = tensors_.normed, .out = query_low_});
   builder.append(rms_norm(name + "q_a_norm", {.in = query_low_,
                                               .cols = a.q_lora_rank,
                                               .weight = weights.q_a_norm,
                                               .epsilon = config_.rms_norm_eps,
                                               .out = query_low_normed_}));
-  builder.append(
-      matmul(name + "q_b", {.weights = {&weights.q_b, 1}, .in = query_low_normed_, .out = query_}));
+  append_matmul(builder, name + "q_b",
+                {.weights = {&weights.q_b, 1}, .in = query_low_normed_, .out = query_});
   // Each head by itself, without a weight; in place.
   builder.append(rms_norm(name + "q_norm", {.in = query_,
                                             .heads = a.num_heads,
@@ -88,7 +89,7 @@ void append_window_key(ProgramBuilder& builder, const ModelConfig& config, const
                        const StateCaches& caches) {
   const uint32_t head_dim = config.attention.head_dim;
   const uint32_t group = compressed_groups(config).window;
-  builder.append(matmul(spec.name + "kv", {.weights = {&weights.kv_a, 1}, .in = spec.in, .out = spec.key}));
+  append_matmul(builder, spec.name + "kv", {.weights = {&weights.kv_a, 1}, .in = spec.in, .out = spec.key});
   builder.append(rms_norm(spec.name + "kv_norm", {.in = spec.key,
                                                   .cols = head_dim,
                                                   .weight = weights.kv_a_norm,
@@ -122,8 +123,8 @@ void CompressedStep::append_entries(ProgramBuilder& builder, const std::string& 
   const PendingLayout layout = pending_layout(config_, ratio);
   const bool sparse = has_indexer(ratio);
   const Tensor& pending = sparse ? sparse_pending_ : heavy_pending_;
-  builder.append(matmul(name + "compressor",
-                        {.weights = {&weights.compressor, 1}, .in = tensors_.normed, .out = pending}));
+  append_matmul(builder, name + "compressor",
+                {.weights = {&weights.compressor, 1}, .in = tensors_.normed, .out = pending});
   builder.append(kv_write(name + "pending_write", {.cache = caches.view(groups_.pending(ratio), layer),
                                                    .group = groups_.pending(ratio),
                                                    .first = pending,
@@ -161,9 +162,8 @@ void CompressedStep::append_entries(ProgramBuilder& builder, const std::string& 
 void CompressedStep::append_choice(ProgramBuilder& builder, const std::string& name, uint32_t layer,
                                    const AttentionWeights& weights, const StateCaches& caches) const {
   const CompressedAttentionConfig& c = config_.compressed;
-  builder.append(
-      matmul(name + "index_query",
-             {.weights = {&weights.index_query, 1}, .in = query_low_normed_, .out = index_query_}));
+  append_matmul(builder, name + "index_query",
+                {.weights = {&weights.index_query, 1}, .in = query_low_normed_, .out = index_query_});
   builder.append(rope(name + "index_rope", {.x = index_query_,
                                             .column = c.index_head_dim - compressed_rope_.cols,
                                             .heads = c.index_num_heads,
@@ -179,9 +179,8 @@ void CompressedStep::append_choice(ProgramBuilder& builder, const std::string& n
                                                            .kind = TrainedRounding::hadamard_fp4,
                                                            .narrow = tensors_.compute_dtype != DType::f32}));
   }
-  builder.append(
-      matmul(name + "index_weights",
-             {.weights = {&weights.index_head_weights, 1}, .in = tensors_.normed, .out = index_weights_}));
+  append_matmul(builder, name + "index_weights",
+                {.weights = {&weights.index_head_weights, 1}, .in = tensors_.normed, .out = index_weights_});
   builder.append(index_select(name + "index_select", {.entries = caches.view(groups_.csa_entries, layer),
                                                       .group = groups_.csa_entries,
                                                       .key_offset = index_key_offset(config_),
@@ -208,14 +207,14 @@ void CompressedStep::append_output(ProgramBuilder& builder, const std::string& n
                                               .inverse = true}));
   if (tensors_.compute_dtype != DType::f32)
     builder.append(convert(name + "attended_round", attended_, attended_rounded_));
-  builder.append(
-      matmul(name + "output_groups", {.weights = weights.output_groups,
-                                      .in = attended_rounded_,
-                                      .in_batch_stride = a.num_heads * a.head_dim / c.num_output_groups,
-                                      .out = output_low_,
-                                      .out_batch_stride = c.output_lora_rank}));
-  builder.append(
-      matmul(name + "output", {.weights = {&weights.output, 1}, .in = output_low_, .out = tensors_.branch}));
+  append_matmul(builder, name + "output_groups",
+                {.weights = weights.output_groups,
+                 .in = attended_rounded_,
+                 .in_batch_stride = a.num_heads * a.head_dim / c.num_output_groups,
+                 .out = output_low_,
+                 .out_batch_stride = c.output_lora_rank});
+  append_matmul(builder, name + "output",
+                {.weights = {&weights.output, 1}, .in = output_low_, .out = tensors_.branch});
 }
 
 void CompressedStep::append(ProgramBuilder& builder, uint32_t layer, const AttentionWeights& weights,

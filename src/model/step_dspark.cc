@@ -5,6 +5,7 @@
 #include "model/step_compressed.h"
 #include "program/operations_basic.h"
 #include "program/operations_connection.h"
+#include "program/quantized_product.h"
 
 namespace tandem {
 
@@ -32,8 +33,8 @@ void DsparkTaps::append_keys(ProgramBuilder& builder, const ModelWeights& weight
                              const StateCaches& caches) const {
   const DraftWeights& draft = weights.draft;
   // `branch` is free behind the last layer.
-  builder.append(matmul("draft.tap_projection",
-                        {.weights = {&draft.tap_projection, 1}, .in = taps_, .out = tensors_.branch}));
+  append_matmul(builder, "draft.tap_projection",
+                {.weights = {&draft.tap_projection, 1}, .in = taps_, .out = tensors_.branch});
   builder.append(rms_norm("draft.tap_norm", {.in = tensors_.branch,
                                              .cols = config_.hidden_size,
                                              .weight = draft.tap_norm,

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "program/operations_ffn.h"
+#include "program/quantized_product.h"
 
 namespace tandem {
 
@@ -43,13 +44,12 @@ void FfnStep::append(ProgramBuilder& builder, uint32_t layer, const LayerWeights
 
 void FfnStep::append_dense(ProgramBuilder& builder, uint32_t layer, const MlpWeights& weights) const {
   const std::string name = "layers." + std::to_string(layer) + ".mlp";
-  for (OperationPtr& operation : dense_mlp(name, {.weights = &weights,
-                                                  .identity_rows = builder.identity_rows(),
-                                                  .in = tensors_.normed,
-                                                  .intermediate = intermediate_,
-                                                  .out = tensors_.branch})) {
-    builder.append(std::move(operation));
-  }
+  append_dense_mlp(builder, name,
+                   {.weights = &weights,
+                    .identity_rows = builder.identity_rows(),
+                    .in = tensors_.normed,
+                    .intermediate = intermediate_,
+                    .out = tensors_.branch});
   residual_.append_leave(builder, name + ".residual", tensors_.branch);
 }
 

@@ -4,6 +4,7 @@
 
 #include "program/operations_attention.h"
 #include "program/operations_basic.h"
+#include "program/quantized_product.h"
 
 namespace tandem {
 
@@ -28,7 +29,7 @@ void GqaStep::append(ProgramBuilder& builder, uint32_t layer, const AttentionWei
   const uint32_t key_width = attention.num_kv_heads * head_dim;
   const std::string name = "layers." + std::to_string(layer) + ".attention.";
 
-  builder.append(matmul(name + "qkv", {.weights = {&weights.qkv, 1}, .in = tensors_.normed, .out = qkv_}));
+  append_matmul(builder, name + "qkv", {.weights = {&weights.qkv, 1}, .in = tensors_.normed, .out = qkv_});
   if (attention.per_head_qk_norm) {
     builder.append(rms_norm(name + "q_norm", {.in = qkv_,
                                               .heads = attention.num_heads,
@@ -66,8 +67,8 @@ void GqaStep::append(ProgramBuilder& builder, uint32_t layer, const AttentionWei
                                     .num_kv_heads = attention.num_kv_heads,
                                     .head_dim = head_dim,
                                     .scale = attention.softmax_scale}));
-  builder.append(
-      matmul(name + "output", {.weights = {&weights.output, 1}, .in = attended_, .out = tensors_.branch}));
+  append_matmul(builder, name + "output",
+                {.weights = {&weights.output, 1}, .in = attended_, .out = tensors_.branch});
 }
 
 }  // namespace tandem

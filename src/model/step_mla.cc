@@ -4,6 +4,7 @@
 
 #include "program/operations_attention.h"
 #include "program/operations_basic.h"
+#include "program/quantized_product.h"
 
 namespace tandem {
 namespace {
@@ -46,8 +47,8 @@ void MlaStep::append(ProgramBuilder& builder, uint32_t layer, const AttentionWei
   // Query.
   Tensor query_input = tensors_.normed;
   if (attention.q_lora_rank != 0) {
-    builder.append(
-        matmul(name + "q_a", {.weights = {&weights.q_a, 1}, .in = tensors_.normed, .out = query_low_}));
+    append_matmul(builder, name + "q_a",
+                  {.weights = {&weights.q_a, 1}, .in = tensors_.normed, .out = query_low_});
     builder.append(rms_norm(name + "q_a_norm", {.in = query_low_,
                                                 .cols = attention.q_lora_rank,
                                                 .weight = weights.q_a_norm,
@@ -55,7 +56,7 @@ void MlaStep::append(ProgramBuilder& builder, uint32_t layer, const AttentionWei
                                                 .out = query_low_normed_}));
     query_input = query_low_normed_;
   }
-  builder.append(matmul(name + "q_b", {.weights = {&weights.q_b, 1}, .in = query_input, .out = query_}));
+  append_matmul(builder, name + "q_b", {.weights = {&weights.q_b, 1}, .in = query_input, .out = query_});
   builder.append(rope(name + "q_rope", {.x = query_,
                                         .column = nope,
                                         .heads = attention.num_heads,
@@ -63,14 +64,15 @@ void MlaStep::append(ProgramBuilder& builder, uint32_t layer, const AttentionWei
                                         .table = tensors_.rope,
                                         .layout = attention.rope.layout}));
   if (tensors_.compute_dtype != DType::f32) builder.append(convert(name + "q_round", query_, query_rounded_));
-  builder.append(matmul(name + "key_absorb", {.weights = weights.key_absorb,
-                                              .in = query_rounded_,
-                                              .in_batch_stride = head_width,
-                                              .out = query_latent_,
-                                              .out_batch_stride = latent_dim}));
+  append_matmul(builder, name + "key_absorb",
+                {.weights = weights.key_absorb,
+                 .in = query_rounded_,
+                 .in_batch_stride = head_width,
+                 .out = query_latent_,
+                 .out_batch_stride = latent_dim});
 
   // Latent and the shared rotated key part. Only the latent is normed.
-  builder.append(matmul(name + "kv_a", {.weights = {&weights.kv_a, 1}, .in = tensors_.normed, .out = kv_}));
+  append_matmul(builder, name + "kv_a", {.weights = {&weights.kv_a, 1}, .in = tensors_.normed, .out = kv_});
   builder.append(rms_norm(name + "kv_a_norm", {.in = kv_,
                                                .cols = latent_dim,
                                                .weight = weights.kv_a_norm,
@@ -96,13 +98,14 @@ void MlaStep::append(ProgramBuilder& builder, uint32_t layer, const AttentionWei
                                     .latent_dim = latent_dim,
                                     .rope_dim = attention.qk_rope_head_dim,
                                     .scale = attention.softmax_scale}));
-  builder.append(matmul(name + "value_absorb", {.weights = weights.value_absorb,
-                                                .in = attended_,
-                                                .in_batch_stride = latent_dim,
-                                                .out = values_,
-                                                .out_batch_stride = attention.v_head_dim}));
-  builder.append(
-      matmul(name + "output", {.weights = {&weights.output, 1}, .in = values_, .out = tensors_.branch}));
+  append_matmul(builder, name + "value_absorb",
+                {.weights = weights.value_absorb,
+                 .in = attended_,
+                 .in_batch_stride = latent_dim,
+                 .out = values_,
+                 .out_batch_stride = attention.v_head_dim});
+  append_matmul(builder, name + "output",
+                {.weights = {&weights.output, 1}, .in = values_, .out = tensors_.branch});
 }
 
 }  // namespace tandem

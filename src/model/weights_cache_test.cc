@@ -4,6 +4,7 @@
 
 #include "base/checksum.h"
 #include "checkpoint/packed_cache_layout.h"
+#include "kernels/weight_quantizer.h"
 #include "model/model_weights_testing.h"
 
 namespace tandem {
@@ -33,10 +34,12 @@ class WeightsCacheTest : public ModelWeightsTest {
     std::ofstream(folder_ / "config.json") << text;
   }
 
-  ModelWeights load_with(const std::string& cache, DType dtype = DType::bf16, const HeldParts& held = {}) {
+  ModelWeights load_with(const std::string& cache, DType dtype = DType::bf16, const HeldParts& held = {},
+                         WeightStorage storage = WeightStorage::stored) {
     ThreadPool pool(2);
     LoadOptions options;
     options.compute_dtype = dtype;
+    options.storage = storage;
     options.held = held;
     options.show_progress = false;
     options.cache_folder = cache;
@@ -44,14 +47,16 @@ class WeightsCacheTest : public ModelWeightsTest {
     if (!weights) ADD_FAILURE() << weights.error().message;
     return weights ? std::move(*weights) : ModelWeights{};
   }
-  ModelWeights restored(DType dtype = DType::bf16, const HeldParts& held = {}) {
-    ModelWeights weights = load_with(cache_, dtype, held);
+  ModelWeights restored(DType dtype = DType::bf16, const HeldParts& held = {},
+                        WeightStorage storage = WeightStorage::stored) {
+    ModelWeights weights = load_with(cache_, dtype, held, storage);
     EXPECT_NE(weights.cache, nullptr);
     EXPECT_TRUE(weights.storage.empty());
     return weights;
   }
-  ModelWeights packed(DType dtype = DType::bf16, const HeldParts& held = {}) {
-    ModelWeights weights = load_with(cache_, dtype, held);
+  ModelWeights packed(DType dtype = DType::bf16, const HeldParts& held = {},
+                      WeightStorage storage = WeightStorage::stored) {
+    ModelWeights weights = load_with(cache_, dtype, held, storage);
     EXPECT_EQ(weights.cache, nullptr);
     return weights;
   }
@@ -103,6 +108,21 @@ TEST_F(WeightsCacheTest, SecondStartHasTheWeightsOfTheFirst) {
       expect_equal(first, plain);
       expect_equal(second, plain);
     }
+  }
+}
+
+TEST_F(WeightsCacheTest, QuantisedWeightsHaveFilesOfTheirOwn) {
+  make_folder(kGranite);
+  const WeightStorage storages[] = {WeightStorage::stored, WeightStorage::int8, WeightStorage::fp8,
+                                    WeightStorage::mxfp8, WeightStorage::mxfp4};
+  for (const WeightStorage storage : storages) packed(DType::bf16, {}, storage);
+  EXPECT_EQ(std::distance(fs::directory_iterator(cache_), {}), 5);
+  for (const WeightStorage storage : storages) {
+    SCOPED_TRACE(weight_storage_name(storage));
+    ModelWeights plain = load_with("", DType::bf16, {}, storage), second = restored(DType::bf16, {}, storage);
+    expect_equal(second, plain);
+    const auto format = quantized_format(storage);
+    EXPECT_EQ(second.layers[0].moe.experts[0].gate_up.format, format.value_or(PackFormat::bf16));
   }
 }
 
@@ -178,17 +198,33 @@ TEST_F(WeightsCacheTest, FolderThatCannotBeWrittenCostsNothing) {
       << refused.error().message;
 }
 
-// What kernels expect of packed bytes is part of the cache's format.
-TEST(PackedBytes, ChangeOnlyWithTheCachesVersion) {
-  const KernelTable& table = *runnable_kernel_tables().back();
-  constexpr uint32_t kRows = 96, kCols = 136;
-  std::vector<float> values(size_t{kRows} * kCols);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(static_cast<int>(i % 509) - 254);
+// What kernels expect of packed bytes is part of the cache's format, and so is how values become codes.
+class PackedBytes : public testing::Test {
+ protected:
+  static constexpr uint32_t kRows = 96, kCols = 136;
+  const KernelTable& table_ = *runnable_kernel_tables().back();
+
+  uint64_t hash_of(PackFormat format, PackArrangement arrangement, const CodedRows& rows, uint64_t seed) {
+    std::vector<std::byte> out(table_.packed_bytes(format, arrangement, kRows, kCols));
+    EXPECT_EQ(table_.pack_coded(format, arrangement, kRows, kCols, 0, 0, kRows, rows, out.data()),
+              PackFault::none);
+    return checksum64(out, seed);
+  }
+  static std::vector<float> values() {
+    std::vector<float> values(size_t{kRows} * kCols);
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(static_cast<int>(i % 509) - 254);
+    return values;
+  }
+};
+
+TEST_F(PackedBytes, ChangeOnlyWithTheCachesVersion) {
+  const std::vector<float> plain = values();
   uint64_t hash = 0;
   for (const PackArrangement arrangement : {PackArrangement::plain, PackArrangement::gate_up}) {
     for (const PackFormat format : {PackFormat::f32, PackFormat::bf16}) {
-      std::vector<std::byte> out(table.packed_bytes(format, arrangement, kRows, kCols));
-      table.pack(format, arrangement, kRows, kCols, 0, kRows, DType::f32, values.data(), out.data());
+      std::vector<std::byte> out(table_.packed_bytes(format, arrangement, kRows, kCols));
+      table_.pack(format, arrangement, kRows, kCols, 0, kRows, DType::f32, plain.data(), out.data());
       hash = checksum64(out, hash);
     }
     std::vector<uint8_t> codes(size_t{kRows} * kCols);
@@ -200,14 +236,35 @@ TEST(PackedBytes, ChangeOnlyWithTheCachesVersion) {
       const CodedRows rows{reinterpret_cast<const std::byte*>(codes.data()), fp8 ? kCols : kCols / 2,
                            fp8 ? static_cast<const void*>(fp8_scales.data()) : fp4_scales.data(),
                            fp8 ? size_t{2} : size_t{5}};
-      std::vector<std::byte> out(table.packed_bytes(format, arrangement, kRows, kCols));
-      ASSERT_EQ(table.pack_coded(format, arrangement, kRows, kCols, 0, 0, kRows, rows, out.data()),
-                PackFault::none);
-      hash = checksum64(out, hash);
+      hash = hash_of(format, arrangement, rows, hash);
     }
   }
   EXPECT_EQ(hash, 17470045461854115615u)
       << "packed bytes have changed: raise kPackedCacheVersion, then set this number";
+  EXPECT_EQ(kPackedCacheVersion, 1u);
+}
+
+TEST_F(PackedBytes, OfQuantisedValuesChangeOnlyWithTheCachesVersion) {
+  const std::vector<float> plain = values();
+  uint64_t hash = 0;
+  for (const PackFormat format :
+       {PackFormat::int8, PackFormat::fp8_block, PackFormat::mxfp8, PackFormat::mxfp4}) {
+    const size_t code_bytes = quantized_code_bytes(format, kCols);
+    const size_t scale_bytes = (quantized_scale_bytes(format, kCols) + 3) / 4 * 4;
+    std::vector<std::byte> codes(kRows * code_bytes);
+    std::vector<float> scales(kRows * scale_bytes / sizeof(float)), back(kCols);
+    auto* scale_at = reinterpret_cast<std::byte*>(scales.data());
+    for (uint32_t row = 0; row < kRows; ++row) {
+      ASSERT_TRUE(quantize_weight_row(table_, format, plain.data() + size_t{row} * kCols, kCols,
+                                      codes.data() + row * code_bytes, scale_at + row * scale_bytes,
+                                      back.data()));
+    }
+    const bool floats = format == PackFormat::int8 || format == PackFormat::fp8_block;
+    const CodedRows rows{codes.data(), code_bytes, scales.data(), floats ? scale_bytes / 4 : scale_bytes};
+    for (const PackArrangement arrangement : {PackArrangement::plain, PackArrangement::gate_up})
+      hash = hash_of(format, arrangement, rows, hash);
+  }
+  EXPECT_EQ(hash, 0u) << "packed bytes have changed: raise kPackedCacheVersion, then set this number";
   EXPECT_EQ(kPackedCacheVersion, 1u);
 }
 

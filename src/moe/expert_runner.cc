@@ -27,12 +27,20 @@ size_t slot_output_bytes(const ExpertRunner::Sizes& sizes) {
   return sizes.hidden_size * (sizes.contribution_rows != 0 ? sizeof(double) : sizeof(float));
 }
 
+size_t int8_blocks(const ExpertRunner::Sizes& sizes) {
+  return (size_t{sizes.intermediate_size} + sizes.int8_block_cols - 1) / sizes.int8_block_cols;
+}
+
 }  // namespace
 
 size_t ExpertRunner::bytes_per_row(const Sizes& sizes) {
   const size_t slots = std::max(sizes.top_k, 1u);
   return slots * (dtype_bytes(sizes.compute_dtype, sizes.intermediate_size) + 2 * sizeof(uint32_t)) +
-         size_t{sizes.top_k} * slot_output_bytes(sizes) + sizes.hidden_size * sizeof(float);
+         size_t{sizes.top_k} * slot_output_bytes(sizes) + sizes.hidden_size * sizeof(float) +
+         (sizes.int8_block_cols == 0
+              ? 0
+              : sizes.hidden_size + sizeof(float) +
+                    slots * (sizes.intermediate_size + int8_blocks(sizes) * sizeof(float)));
 }
 
 Result<ExpertRunner> ExpertRunner::create(const Sizes& sizes, KernelRunner& runner) {
@@ -46,6 +54,13 @@ Result<ExpertRunner> ExpertRunner::create(const Sizes& sizes, KernelRunner& runn
                 OwnedBuffer::allocate(size_t{sizes.max_rows} * sizes.top_k * slot_output_bytes(sizes)));
   TANDEM_ASSIGN(created.mlp_outputs_,
                 OwnedBuffer::allocate(size_t{sizes.max_rows} * sizes.hidden_size * sizeof(float)));
+  if (created.int8()) {
+    TANDEM_ASSIGN(created.int8_input_, OwnedBuffer::allocate(size_t{sizes.max_rows} * sizes.hidden_size));
+    TANDEM_ASSIGN(created.int8_input_scales_, OwnedBuffer::allocate(sizes.max_rows * sizeof(float)));
+    TANDEM_ASSIGN(created.int8_intermediate_, OwnedBuffer::allocate(slots * sizes.intermediate_size));
+    TANDEM_ASSIGN(created.int8_intermediate_scales_,
+                  OwnedBuffer::allocate(slots * int8_blocks(sizes) * sizeof(float)));
+  }
   created.counts_.resize(sizes.num_experts);
   created.offsets_.resize(sizes.num_experts + 1);
   created.row_index_.resize(slots);
@@ -110,6 +125,7 @@ ExpertRunner::Ran ExpertRunner::run_routed(std::span<const MlpWeights> experts, 
     intermediate = std::max(intermediate, experts[e].down.cols);
     ran.slots += count;
   }
+  if (!groups_.empty()) in = quantized_input(*groups_.front().gate_up, rows, nullptr, in);
   GroupedDownArgs down;
   if (exact()) {
     down.contribution_cols = sizes_.contribution_rows;
@@ -133,9 +149,46 @@ void ExpertRunner::run_mlp(const MlpWeights& mlp, uint32_t rows, ActivationView 
 void ExpertRunner::run_mlp(const MlpWeights& mlp, std::span<const uint32_t> row_index, ActivationView in) {
   const ExpertGroup group{&mlp.gate_up, &mlp.down, row_index.data(), row_index.data(),
                           static_cast<uint32_t>(row_index.size())};
+  in = quantized_input(mlp.gate_up, group.count, row_index.data(), in);
   GroupedDownArgs down;
   down.out = mlp_outputs_.as<float>();
   run_groups({&group, 1}, mlp.down.cols, in, down);
+}
+
+ActivationView ExpertRunner::quantized_input(const PackedWeight& weight, uint32_t rows,
+                                             const uint32_t* row_index, ActivationView in) {
+  if (weight.format != PackFormat::int8 || in.format == ActivationFormat::int8) return in;
+  QuantizeArgs args;
+  args.in = in;
+  args.format = ActivationFormat::int8;
+  args.values = int8_input_.data();
+  args.scales = int8_input_scales_.data();
+  args.rows = rows;
+  args.cols = sizes_.hidden_size;
+  args.row_index = row_index;
+  runner_->run(runner_->table().quantize_rows, args);
+  return {DType::i8, args.values, sizes_.hidden_size, args.format, args.scales, 1};
+}
+
+ActivationView ExpertRunner::quantized_intermediate(std::span<const ExpertGroup> groups,
+                                                    uint32_t intermediate_size) {
+  QuantizeArgs args;
+  args.in = {sizes_.compute_dtype, intermediate_.data(), intermediate_size};
+  args.format = ActivationFormat::int8;
+  args.values = int8_intermediate_.data();
+  args.scales = int8_intermediate_scales_.data();
+  args.cols = intermediate_size;
+  args.block_cols = sizes_.int8_block_cols;
+  // The slots of all groups lie one behind the other but for those of experts that are not here.
+  for (size_t begin = 0; begin < groups.size();) {
+    args.row_index = groups[begin].slots;
+    args.rows = 0;
+    for (; begin < groups.size() && groups[begin].slots == args.row_index + args.rows; ++begin)
+      args.rows += groups[begin].count;
+    runner_->run(runner_->table().quantize_rows, args);
+  }
+  const size_t blocks = (intermediate_size + args.block_cols - 1) / args.block_cols;
+  return {DType::i8, args.values, intermediate_size, args.format, args.scales, blocks};
 }
 
 void ExpertRunner::run_groups(std::span<const ExpertGroup> groups, uint32_t intermediate_size,
@@ -153,7 +206,10 @@ void ExpertRunner::run_groups(std::span<const ExpertGroup> groups, uint32_t inte
   }
 
   down.groups = groups;
-  down.intermediate = {sizes_.compute_dtype, intermediate_.data(), intermediate_size};
+  down.intermediate = groups.front().down->format == PackFormat::int8
+                          ? quantized_intermediate(groups, intermediate_size)
+                          : ActivationView{sizes_.compute_dtype, intermediate_.data(), intermediate_size};
+  down.scale_block_cols = sizes_.int8_block_cols;
   down.out_stride = sizes_.hidden_size;
   const TimeProfile::Scope scope(runner_->profile(), "down");
   runner_->run(runner_->table().grouped_down, down);

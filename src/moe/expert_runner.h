@@ -32,6 +32,9 @@ class ExpertRunner {
     uint32_t contribution_rows = 0;
     Duration piece_limit = std::chrono::milliseconds(1);  // of run_routed with `between`
     float swiglu_limit = 0.0f;                            // above 0: of clamped_swiglu, for every MLP
+    // Of int8 weights, the intermediate columns that share an activation scale: what a slice is a multiple
+    // of, so that it has the scales of the whole. 0: no MLP has int8 weights.
+    uint32_t int8_block_cols = 0;
   };
   static Result<ExpertRunner> create(const Sizes& sizes, KernelRunner& runner);
 
@@ -42,8 +45,10 @@ class ExpertRunner {
     uint32_t experts = 0;  // whose weights were streamed
     uint32_t slots = 0;    // that were computed
   };
-  // `between` is called between pieces of about piece_limit, as measured on earlier pieces; at least one
-  // group of at most kPieceRows rows is a piece. It must not use this runner.
+  // `in`: rows of the compute dtype; where the weights are int8 also int8 rows, which are taken as they are.
+  // Others are quantised here, each once, and so is each intermediate row. `between` is called between pieces
+  // of about piece_limit, as measured on earlier pieces; at least one group of at most kPieceRows rows is a
+  // piece. It must not use this runner.
   Ran run_routed(std::span<const MlpWeights> experts, uint32_t rows, ActivationView in,
                  const RoutingView& routing, const std::function<void()>* between = nullptr);
   // mlp_outputs()[row, :] = mlp applied to row, for rows 0 .. rows - 1, or for the rows that `row_index`
@@ -60,6 +65,11 @@ class ExpertRunner {
   static size_t bytes_per_row(const Sizes& sizes);
 
  private:
+  bool int8() const { return sizes_.int8_block_cols != 0; }
+  // Rows 0 .. rows - 1, or those that `row_index` names, as the weights take them.
+  ActivationView quantized_input(const PackedWeight& weight, uint32_t rows, const uint32_t* row_index,
+                                 ActivationView in);
+  ActivationView quantized_intermediate(std::span<const ExpertGroup> groups, uint32_t intermediate_size);
   void run_in_pieces(uint32_t intermediate_size, ActivationView in, GroupedDownArgs down,
                      const std::function<void()>& between);
   bool exact() const { return sizes_.contribution_rows != 0; }
@@ -71,6 +81,9 @@ class ExpertRunner {
   KernelRunner* runner_ = nullptr;
   OwnedBuffer intermediate_;  // [max_rows * max(top_k, 1), intermediate]
   OwnedBuffer slot_outputs_;  // float32, or float64 with contributions
+  // int8 weights: values [max_rows, hidden] and scales [max_rows] of the input, values [slots, intermediate]
+  // and scales [slots, blocks] of the intermediate rows.
+  OwnedBuffer int8_input_, int8_input_scales_, int8_intermediate_, int8_intermediate_scales_;
   OwnedBuffer mlp_outputs_;
   std::vector<uint32_t> counts_, offsets_;        // [num_experts (+ 1)]
   std::vector<uint32_t> row_index_, slot_index_;  // [max_rows * top_k], grouped by expert

@@ -60,7 +60,9 @@ struct MoeBlock::Impl {
   KernelRunner* runner = nullptr;
   ExpertRunner experts;
   uint32_t max_rows = 0;
-  OwnedBuffer dequantized;             // [max_rows, hidden] of the compute dtype; none when rows come plain
+  bool int8_weights = false;
+  // [max_rows, hidden] of the compute dtype; none when rows come plain, or go to int8 weights.
+  OwnedBuffer dequantized;
   std::vector<float> router_logits;    // [max_rows, num_experts]
   std::vector<int32_t> ids;            // [max_rows, top_k]
   std::vector<float> weights;          // [max_rows, top_k]
@@ -208,9 +210,9 @@ struct MoeBlock::Impl {
     for (uint32_t first = 0; first < rows; first += max_rows) body(first, std::min(max_rows, rows - first));
   }
 
-  // The rows of a piece in the compute dtype: where they lie, or dequantised.
+  // The rows of a piece as the experts take them: where they lie, or dequantised.
   ActivationView load_rows(const ActivationView& in, uint32_t first, uint32_t rows) {
-    if (!is_quantized(in.format)) return rows_from(in, first);
+    if (!is_quantized(in.format) || int8_weights) return rows_from(in, first);
     DequantizeArgs args;
     args.in = rows_from(in, first);
     args.out = {options.compute_dtype, dequantized.data(), shape.hidden_size};
@@ -311,11 +313,28 @@ Result<std::unique_ptr<MoeBlock>> MoeBlock::create(const MoeShape& shape,
   if (options.sum_mode == SumMode::deterministic) {
     sizes.contribution_rows = slice_granule(shape.moe_intermediate_size);
   }
+  for (const MoeLayerWeights* layer : layers) {
+    if (layer == nullptr) continue;
+    const auto is_int8 = [](const MlpWeights& mlp) {
+      return mlp.gate_up.format == PackFormat::int8 || mlp.down.format == PackFormat::int8;
+    };
+    impl->int8_weights |= is_int8(layer->shared) || std::ranges::any_of(layer->experts, is_int8);
+  }
+  if (impl->int8_weights) {
+    if (options.activation_format == ActivationFormat::fp8 ||
+        options.activation_format == ActivationFormat::mxfp8) {
+      return make_error(
+          ErrorCode::unsupported,
+          "experts: " + std::string(activation_format_name(options.activation_format)) +
+              " activations and int8 weights: rows would be rounded twice; int8 or bf16 would do");
+    }
+    sizes.int8_block_cols = slice_granule(shape.moe_intermediate_size);
+  }
   sizes.max_rows = static_cast<uint32_t>(
       std::clamp<size_t>(options.scratch_bytes / ExpertRunner::bytes_per_row(sizes), kMinRows, kMaxRows));
   impl->max_rows = sizes.max_rows;
   TANDEM_ASSIGN(impl->experts, ExpertRunner::create(sizes, runner));
-  if (is_quantized(options.activation_format)) {
+  if (is_quantized(options.activation_format) && !impl->int8_weights) {
     TANDEM_ASSIGN(impl->dequantized, OwnedBuffer::allocate(dtype_bytes(
                                          options.compute_dtype, size_t{sizes.max_rows} * shape.hidden_size)));
   }

@@ -39,9 +39,10 @@ struct MoeBlockOptions {
   bool balanced_routing = false;  // benchmarks only: where the gate is here, what it says is not followed
   SumMode sum_mode = SumMode::plain;
   DType compute_dtype = DType::bf16;  // bf16 or f32
-  // Of the rows that `run` takes. Quantised ones were rounded before they came, once; here they are brought
-  // to the compute dtype as they are loaded, because the expert kernels take bf16 or f32, and never rounded
-  // to eight bits again. Not with `routes`: the router must see the rows before they are rounded.
+  // Of the rows that `run` takes. Quantised ones were rounded before they came, once. int8 weights take int8
+  // rows as they are; other weights take bf16 or f32, so that rows are brought to the compute dtype as they
+  // are loaded. They are never rounded to eight bits again: int8 weights do not go with fp8 or mxfp8 rows.
+  // Not with `routes`: the router must see the rows before they are rounded.
   ActivationFormat activation_format = ActivationFormat::plain;
   DType reply_dtype = DType::bf16;  // f64 when deterministic
   // Buffers: a larger batch is processed a part of its rows at a time.

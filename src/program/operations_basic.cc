@@ -53,7 +53,7 @@ OperationPtr matmul(std::string name, const MatmulSpec& spec) {
   return make_compute(std::move(name), [spec](StepContext& step) -> Status {
     MatmulArgs args;
     args.weights = spec.weights;
-    args.in = step.view(spec.in, spec.in_column);
+    args.in = step.view(spec.in, spec.in_column, spec.in_scales);
     args.in_batch_stride = spec.in_batch_stride;
     args.out = step.out(spec.out);
     args.out_batch_stride = spec.out_batch_stride;

@@ -38,7 +38,8 @@ OperationPtr rms_norm(std::string name, const RmsNormSpec& spec);
 
 struct MatmulSpec {
   std::span<const PackedWeight> weights;  // one, or one a head
-  Tensor in;                              // compute dtype
+  Tensor in;                              // compute dtype; int8 with `in_scales`
+  Tensor in_scales = {};                  // float32 [rows, 1]; int8 weights (see append_matmul)
   uint32_t in_column = 0;
   uint32_t in_batch_stride = 0;  // elements between the inputs of two heads
   Tensor out;                    // float32 or bf16

@@ -76,29 +76,31 @@ class Collect final : public Operation {
 
 }  // namespace
 
-std::vector<OperationPtr> dense_mlp(const std::string& name, const DenseMlpSpec& spec) {
+OperationPtr dense_gate_up(std::string name, const DenseMlpSpec& spec) {
   assert(spec.weights != nullptr && !spec.weights->empty() && spec.identity_rows != nullptr);
-  std::vector<OperationPtr> operations;
-  operations.push_back(make_compute(name + ".gate_up", [spec](StepContext& step) -> Status {
+  return make_compute(std::move(name), [spec](StepContext& step) -> Status {
     const ExpertGroup group = all_rows(spec, step.rows());
     GroupedGateUpArgs args;
     args.groups = {&group, 1};
-    args.in = step.view(spec.in);
+    args.in = step.view(spec.in, 0, spec.in_scales);
     args.intermediate = step.out(spec.intermediate);
     step.kernels.run(step.kernels.table().grouped_gate_up, args);
     return {};
-  }));
-  operations.push_back(make_compute(name + ".down", [spec](StepContext& step) -> Status {
+  });
+}
+
+OperationPtr dense_down(std::string name, const DenseMlpSpec& spec) {
+  return make_compute(std::move(name), [spec](StepContext& step) -> Status {
     const ExpertGroup group = all_rows(spec, step.rows());
     GroupedDownArgs args;
     args.groups = {&group, 1};
-    args.intermediate = step.view(spec.intermediate);
+    args.intermediate = step.view(spec.intermediate, 0, spec.intermediate_scales);
+    args.scale_block_cols = spec.scale_block_cols;
     args.out = step.data<float>(spec.out);
     args.out_stride = spec.out.cols;
     step.kernels.run(step.kernels.table().grouped_down, args);
     return {};
-  }));
-  return operations;
+  });
 }
 
 OperationPtr route(std::string name, MoeBlock& block, LayerIndex layer, const Tensor& in, const Tensor& ids,
@@ -119,16 +121,17 @@ OperationPtr shared_experts(std::string name, MoeBlock& block, LayerIndex layer,
 }
 
 OperationPtr quantize(std::string name, const QuantizeSpec& spec) {
-  assert(is_quantized(spec.format) && spec.values.cols == spec.in.cols &&
-         spec.scales.cols == scale_cols(spec.format, spec.in.cols));
+  assert(is_quantized(spec.format) && spec.in_column + spec.values.cols <= spec.in.cols);
+  assert(spec.block_cols != 0 || spec.scales.cols == scale_cols(spec.format, spec.values.cols));
   return make_compute(std::move(name), [spec](StepContext& step) -> Status {
     QuantizeArgs args;
-    args.in = step.view(spec.in);
+    args.in = step.view(spec.in, spec.in_column);
     args.format = spec.format;
     args.values = step.data<std::byte>(spec.values);
     args.scales = step.data<std::byte>(spec.scales);
-    args.rows = step.rows();
-    args.cols = spec.in.cols;
+    args.rows = step.rows(spec.in);
+    args.cols = spec.values.cols;
+    args.block_cols = spec.block_cols;
     step.kernels.run(step.kernels.table().quantize_rows, args);
     return {};
   });

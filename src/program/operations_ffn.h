@@ -21,9 +21,15 @@ struct DenseMlpSpec {
   Tensor in;                                                   // compute dtype [rows, hidden]
   Tensor intermediate;                                         // compute dtype [rows, intermediate]
   Tensor out;                                                  // float32 [rows, hidden]
+  // int8 weights: `in`, and `intermediate` as `dense_down` reads it, are int8 with these (append_dense_mlp).
+  Tensor in_scales = {};            // float32 [rows, 1]
+  Tensor intermediate_scales = {};  // float32 [rows, blocks of scale_block_cols]
+  uint32_t scale_block_cols = 0;
 };
-// out = down(silu(gate in) * up in): the grouped expert product with one group of all rows.
-std::vector<OperationPtr> dense_mlp(const std::string& name, const DenseMlpSpec& spec);
+// intermediate = silu(gate in) * up in; out = down intermediate: the grouped expert product with one group of
+// all rows.
+OperationPtr dense_gate_up(std::string name, const DenseMlpSpec& spec);
+OperationPtr dense_down(std::string name, const DenseMlpSpec& spec);
 
 // The gate on attention; it is given the rows' token ids. ids: int32 [rows, top_k]; weights: float32 [rows,
 // top_k]. `block` outlives the program.
@@ -34,11 +40,14 @@ OperationPtr route(std::string name, MoeBlock& block, LayerIndex layer, const Te
 OperationPtr shared_experts(std::string name, MoeBlock& block, LayerIndex layer, const Tensor& in,
                             const Tensor& out);
 
-// The rows as they will travel, rounded once. values: [rows, cols of `in`]; scales: [rows, scale_cols].
+// Columns [in_column, in_column + cols of `values`) of rows, rounded once: as they will travel, or as int8
+// weights take them. scales: [rows, scale_cols], or with block_cols [rows, blocks].
 struct QuantizeSpec {
   ActivationFormat format = ActivationFormat::plain;
-  Tensor in;  // compute dtype [rows, hidden]
+  Tensor in;  // compute dtype
+  uint32_t in_column = 0;
   Tensor values, scales;
+  uint32_t block_cols = 0;  // QuantizeArgs::block_cols
 };
 OperationPtr quantize(std::string name, const QuantizeSpec& spec);
 

@@ -32,6 +32,13 @@ Tensor ProgramBuilder::tensor(std::string name, DType dtype, uint32_t cols, Tens
   return tensor;
 }
 
+Tensor ProgramBuilder::shared_tensor(const std::string& name, DType dtype, uint32_t cols, TensorRows rows) {
+  const std::string key = name + (rows == TensorRows::step ? ".step." : ".logits.") + std::to_string(cols);
+  const auto planned = shared_.find(key);
+  if (planned != shared_.end()) return planned->second;
+  return shared_[key] = tensor(name, dtype, cols, rows);
+}
+
 std::shared_ptr<const std::vector<uint32_t>> ProgramBuilder::identity_rows() {
   if (!identity_rows_) {
     auto rows = std::make_shared<std::vector<uint32_t>>(program_.shape_.capacity);

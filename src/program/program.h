@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -73,6 +74,9 @@ class ProgramBuilder {
   // A buffer of [capacity, cols] (or [logits_capacity, cols]). Layers share buffers: plan them before the
   // first layer.
   Tensor tensor(std::string name, DType dtype, uint32_t cols, TensorRows rows = TensorRows::step);
+  // The buffer of this name that was planned before, or a new one: of operations that use it one after the
+  // other.
+  Tensor shared_tensor(const std::string& name, DType dtype, uint32_t cols, TensorRows rows);
   void append(OperationPtr operation) { program_.operations_.push_back(std::move(operation)); }
 
   // How many state groups the operations read and write; 1 when nobody says.
@@ -95,6 +99,7 @@ class ProgramBuilder {
 
   Program program_;
   std::shared_ptr<const std::vector<uint32_t>> identity_rows_;
+  std::map<std::string, Tensor> shared_;
 };
 
 }  // namespace tandem

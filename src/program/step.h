@@ -103,6 +103,15 @@ struct StepContext {
   ActivationView view(const Tensor& tensor, uint32_t column = 0) const {
     return {tensor.dtype, buffers + tensor.offset + dtype_bytes(tensor.dtype, column), tensor.cols};
   }
+  // The same of int8 rows with their scales; plain rows when `scales` is empty.
+  ActivationView view(const Tensor& tensor, uint32_t column, const Tensor& scales) const {
+    ActivationView rows = view(tensor, column);
+    if (scales.empty()) return rows;
+    rows.format = ActivationFormat::int8;
+    rows.scales = buffers + scales.offset;
+    rows.scale_stride = scales.cols;
+    return rows;
+  }
   ActivationOut out(const Tensor& tensor, uint32_t column = 0) const {
     return {tensor.dtype, buffers + tensor.offset + dtype_bytes(tensor.dtype, column), tensor.cols};
   }

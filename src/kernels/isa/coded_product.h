@@ -1,5 +1,5 @@
-// The inner product for weights in codes (fp8_block, mxfp4): rows of bf16 activations times one group of
-// panels, with the same register tiles as product.h.
+// The inner product for weights in codes (fp8_block, mxfp4, mxfp8): rows of bf16 activations times one group
+// of panels, with the same register tiles as product.h.
 //
 // Numerics. Codes are exact in bfloat16 and are multiplied without their scale; the running sum is kept in
 // units of the scale of the block that it is in. From one block to the next it is multiplied by the ratio of
@@ -49,6 +49,19 @@ struct Mxfp4Code {
   }
   TANDEM_INLINE static Vec ratio(const std::byte* from, const std::byte* to) {
     return e8m0_ratio(reinterpret_cast<const uint8_t*>(from), reinterpret_cast<const uint8_t*>(to));
+  }
+};
+
+struct Mxfp8Code {
+  static constexpr PackFormat kFormat = PackFormat::mxfp8;
+  static constexpr CodeGeometry kGeometry = kMxfp8Geometry;
+  template <int K>
+  TANDEM_INLINE static PairBits bits(const Codes& codes) {
+    return e4m3_bits<K>(codes);
+  }
+  TANDEM_INLINE static Vec scale(const std::byte* p) { return Mxfp4Code::scale(p); }
+  TANDEM_INLINE static Vec ratio(const std::byte* from, const std::byte* to) {
+    return Mxfp4Code::ratio(from, to);
   }
 };
 

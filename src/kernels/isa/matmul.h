@@ -8,6 +8,7 @@
 
 #include "kernels/isa/coded_product.h"
 #include "kernels/isa/grid.h"
+#include "kernels/isa/int8_product.h"
 #include "kernels/isa/isa_namespace.h"
 #include "kernels/isa/output.h"
 #include "kernels/isa/product.h"
@@ -94,6 +95,7 @@ TANDEM_INLINE TaskRange task_range(const TaskGrid& grid, const PackedLayout& lay
 struct RowMap {
   ActivationView in;
   size_t in_offset = 0;               // elements
+  uint32_t in_block_cols = 0;         // int8: columns that share a scale; 0: all
   const uint32_t* in_rows = nullptr;  // null: the rows themselves
   ActivationOut out;
   size_t out_offset = 0;
@@ -102,9 +104,7 @@ struct RowMap {
   float limit = 0.0f;
   bool far = false;  // float32 rows of `out` are too many to be found in a cache again
 
-  TANDEM_INLINE size_t in_at(uint32_t row) const {
-    return (in_rows == nullptr ? row : in_rows[row]) * in.row_stride + in_offset;
-  }
+  TANDEM_INLINE size_t in_row(uint32_t row) const { return in_rows == nullptr ? row : in_rows[row]; }
   TANDEM_INLINE size_t out_at(uint32_t row) const {
     return (out_rows == nullptr ? row : out_rows[row]) * out.row_stride + out_offset;
   }
@@ -142,34 +142,63 @@ TANDEM_INLINE void write_group(const PackedLayout& layout, uint32_t group, const
 struct TaskScratch {
   float sums[kTaskRows * kGroupPanels * kPanelRows];
   StretchScratch stretch;
+  Int8Scratch int8;
 };
 static_assert(sizeof(TaskScratch) <= kKernelScratchBytes);
+
+// The input rows of a task: where their elements lie.
+template <class Element>
+struct PlainRows {
+  const Element* at[kTaskRows];
+
+  TANDEM_INLINE explicit PlainRows(uint32_t) {}
+  TANDEM_INLINE void set(uint32_t r, const ActivationView& in, size_t row, size_t offset) {
+    at[r] = static_cast<const Element*>(in.data) + row * in.row_stride + offset;
+  }
+};
+struct Int8TaskRows : Int8Rows {
+  TANDEM_INLINE explicit Int8TaskRows(uint32_t block) { block_cols = block; }
+  TANDEM_INLINE void set(uint32_t r, const ActivationView& in, size_t row, size_t offset) {
+    values[r] = static_cast<const int8_t*>(in.data) + row * in.row_stride + offset;
+    scales[r] = static_cast<const float*>(in.scales) + row * in.scale_stride;
+  }
+};
 
 // multiply_group of a format.
 template <class Product>
 struct PlainMultiply {
-  using Activation = typename Product::Activation;
+  using Rows = PlainRows<typename Product::Activation>;
   TANDEM_INLINE static void run(const PackedLayout& layout, const std::byte* weight, uint32_t group,
-                                ColumnRange columns, const Activation* const* rows, uint32_t count,
-                                WeightStream& stream, TaskScratch& scratch) {
-    multiply_group<Product>(layout, weight, group, columns, rows, count, scratch.sums, stream);
+                                ColumnRange columns, const Rows& rows, uint32_t count, WeightStream& stream,
+                                TaskScratch& scratch) {
+    multiply_group<Product>(layout, weight, group, columns, rows.at, count, scratch.sums, stream);
   }
 };
 template <class Code>
 struct CodedMultiply {
-  using Activation = uint16_t;
+  using Rows = PlainRows<uint16_t>;
   TANDEM_INLINE static void run(const PackedLayout& layout, const std::byte* weight, uint32_t group,
-                                ColumnRange columns, const Activation* const* rows, uint32_t count,
-                                WeightStream& stream, TaskScratch& scratch) {
-    multiply_coded_group<Code>(layout, weight, group, columns, rows, count, scratch.sums, stream.following,
+                                ColumnRange columns, const Rows& rows, uint32_t count, WeightStream& stream,
+                                TaskScratch& scratch) {
+    multiply_coded_group<Code>(layout, weight, group, columns, rows.at, count, scratch.sums, stream.following,
                                scratch.stretch);
+  }
+};
+struct Int8Multiply {
+  using Rows = Int8TaskRows;
+  TANDEM_INLINE static void run(const PackedLayout& layout, const std::byte* weight, uint32_t group,
+                                ColumnRange columns, const Rows& rows, uint32_t count,
+                                WeightStream& /*stream*/, TaskScratch& scratch) {
+    multiply_int8_group(layout, weight, group, columns, rows, count, scratch.sums, scratch.int8);
   }
 };
 
 // Calls body with the Multiply of `format`.
 template <class Body>
 TANDEM_INLINE void with_format(PackFormat format, [[maybe_unused]] DType activations, const Body& body) {
-  assert(activations == (format == PackFormat::f32 ? DType::f32 : DType::bf16));
+  assert(activations == (format == PackFormat::f32    ? DType::f32
+                         : format == PackFormat::int8 ? DType::i8
+                                                      : DType::bf16));
   switch (format) {
     case PackFormat::f32:
       return body(PlainMultiply<F32Product>{});
@@ -179,17 +208,19 @@ TANDEM_INLINE void with_format(PackFormat format, [[maybe_unused]] DType activat
       return body(CodedMultiply<Fp8Code>{});
     case PackFormat::mxfp4:
       return body(CodedMultiply<Mxfp4Code>{});
+    case PackFormat::mxfp8:
+      return body(CodedMultiply<Mxfp8Code>{});
+    case PackFormat::int8:
+      return body(Int8Multiply{});
   }
 }
 
 template <class Multiply>
 void run_ranges(const PackedLayout& layout, const std::byte* weight, const RowMap& map,
                 const TaskRange& range, TaskScratch& scratch) {
-  const typename Multiply::Activation* rows[kTaskRows];
+  typename Multiply::Rows rows(map.in_block_cols);
   const uint32_t count = range.row_end - range.row_begin;
-  for (uint32_t r = 0; r < count; ++r) {
-    rows[r] = static_cast<const typename Multiply::Activation*>(map.in.data) + map.in_at(range.row_begin + r);
-  }
+  for (uint32_t r = 0; r < count; ++r) rows.set(r, map.in, map.in_row(range.row_begin + r), map.in_offset);
   WeightStream stream;
   for (uint32_t group = range.group_begin; group < range.group_end; ++group) {
     const size_t end = layout.group_offset(group) + layout.panels_in_group(group) * layout.panel_bytes();
@@ -309,12 +340,9 @@ inline size_t down_tasks(const GroupedDownArgs& args) {
 template <class Multiply>
 void run_contributions(const PackedLayout& layout, const std::byte* weight, const GroupedDownArgs& args,
                        const ExpertGroup& group, const TaskRange& range, TaskScratch& scratch) {
-  const typename Multiply::Activation* rows[kTaskRows];
+  typename Multiply::Rows rows(args.scale_block_cols);
   const uint32_t count = range.row_end - range.row_begin;
-  for (uint32_t r = 0; r < count; ++r) {
-    rows[r] = static_cast<const typename Multiply::Activation*>(args.intermediate.data) +
-              group.slots[range.row_begin + r] * args.intermediate.row_stride;
-  }
+  for (uint32_t r = 0; r < count; ++r) rows.set(r, args.intermediate, group.slots[range.row_begin + r], 0);
   // What follows, the next contribution or group, is not asked for: these sums are not made for speed.
   WeightStream stream;
   for (uint32_t panels = range.group_begin; panels < range.group_end; ++panels) {
@@ -353,6 +381,7 @@ inline void down_run(const GroupedDownArgs& args, size_t task, std::byte* scratc
   }
   RowMap map;
   map.in = args.intermediate;
+  map.in_block_cols = args.scale_block_cols;
   map.in_rows = group.slots;
   map.out = {DType::f32, args.out, args.out_stride};
   map.out_rows = group.slots;

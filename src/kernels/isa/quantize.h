@@ -146,21 +146,31 @@ TANDEM_INLINE void quantize_e4m3_row(const QuantizeArgs& args, const Element* in
   }
 }
 
-inline void quantize_int8_row(const QuantizeArgs& args, const void* in, size_t row) {
-  uint8_t* values = static_cast<uint8_t*>(args.values) + row * args.cols;
-  float* scale = static_cast<float*>(args.scales) + row;
-  const uint32_t magnitude = largest_magnitude(args.in.dtype, in, 0, args.cols);
+TANDEM_INLINE void quantize_int8_block(const QuantizeArgs& args, const void* in, uint32_t begin, uint32_t end,
+                                       uint8_t* values, float* scale) {
+  const uint32_t magnitude = largest_magnitude(args.in.dtype, in, begin, end);
   if (magnitude >= kInfinityBits) {
     *scale = float_of(kNanBits);
-    std::memset(values, 0, args.cols);
+    std::memset(values + begin, 0, end - begin);
     return;
   }
   const float largest = float_of(magnitude) < kSmallestInt8Range ? kSmallestInt8Range : float_of(magnitude);
   *scale = largest / 127.0f;
   const Vec inverse = set1(127.0f / largest);
-  for_lanes(args.in.dtype, in, 0, args.cols, [&](uint32_t i, uint32_t lanes, Vec x) {
+  for_lanes(args.in.dtype, in, begin, end, [&](uint32_t i, uint32_t lanes, Vec x) {
     write_bytes(values + i, mul(x, inverse), lanes, [](uint8_t* p, Vec v) { store_i8(p, v); });
   });
+}
+
+inline void quantize_int8_row(const QuantizeArgs& args, const void* in, size_t row) {
+  uint8_t* values = static_cast<uint8_t*>(args.values) + row * args.cols;
+  const uint32_t block = args.block_cols == 0 ? args.cols : args.block_cols;
+  const uint32_t blocks = block == 0 ? 1 : (args.cols + block - 1) / block;
+  float* scales = static_cast<float*>(args.scales) + row * blocks;
+  for (uint32_t b = 0; b < blocks; ++b) {
+    const uint32_t begin = b * block, end = args.cols - begin < block ? args.cols : begin + block;
+    quantize_int8_block(args, in, begin, end, values, scales + b);
+  }
 }
 
 inline size_t quantize_tasks(const QuantizeArgs& args) {
@@ -168,7 +178,8 @@ inline size_t quantize_tasks(const QuantizeArgs& args) {
 }
 inline void quantize_run(const QuantizeArgs& args, size_t task, std::byte*) {
   const size_t element = args.in.dtype == DType::f32 ? 4 : 2;
-  for_task_rows(args.rows, args.cols, task, [&](size_t row) {
+  for_task_rows(args.rows, args.cols, task, [&](size_t i) {
+    const size_t row = args.row_index == nullptr ? i : args.row_index[i];
     const void* in = static_cast<const std::byte*>(args.in.data) + row * args.in.row_stride * element;
     if (args.format == ActivationFormat::int8) {
       quantize_int8_row(args, in, row);

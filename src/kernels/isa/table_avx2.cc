@@ -4,6 +4,7 @@
 #include "kernels/isa/simd_avx2.h"
 
 #include "kernels/isa/coded_avx2.h"
+#include "kernels/isa/int8_avx2.h"
 #include "kernels/isa/simd_math.h"
 
 #include "kernels/isa/make_table.h"

@@ -4,6 +4,7 @@
 #include "kernels/isa/simd_scalar.h"
 
 #include "kernels/isa/coded_scalar.h"
+#include "kernels/isa/int8_scalar.h"
 #include "kernels/isa/simd_math.h"
 
 #include "kernels/isa/make_table.h"
