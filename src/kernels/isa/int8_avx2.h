@@ -35,6 +35,22 @@ TANDEM_INLINE Vec int_to_float(IntVec v) {
   return {_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)};
 }
 
+TANDEM_INLINE int32_t shifted_sum(const int8_t* x, uint32_t count) {
+  const __m256i shift = _mm256_set1_epi8(-128);
+  __m256i sum = _mm256_setzero_si256();
+  uint32_t i = 0;
+  for (; i + 32 <= count; i += 32) {
+    const __m256i shifted =
+        _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i)), shift);
+    sum = _mm256_add_epi64(sum, _mm256_sad_epu8(shifted, _mm256_setzero_si256()));
+  }
+  int64_t lanes[4];
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(lanes), sum);
+  auto whole = static_cast<int32_t>(lanes[0] + lanes[1] + lanes[2] + lanes[3]);
+  for (; i < count; ++i) whole += x[i] + 128;
+  return whole;
+}
+
 struct ByteLine {
   __m256i even_lo, odd_lo, even_hi, odd_hi;
 };

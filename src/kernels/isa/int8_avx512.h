@@ -31,6 +31,19 @@ TANDEM_INLINE Vec int_to_float(IntVec v) {
   return _mm512_cvtepi32_ps(v);
 }
 
+// The sum of x[i] + 128.
+TANDEM_INLINE int32_t shifted_sum(const int8_t* x, uint32_t count) {
+  const __m512i shift = _mm512_set1_epi8(-128);
+  __m512i sum = _mm512_setzero_si512();
+  uint32_t i = 0;
+  for (; i + 64 <= count; i += 64)
+    sum = _mm512_add_epi64(
+        sum, _mm512_sad_epu8(_mm512_xor_si512(_mm512_loadu_si512(x + i), shift), _mm512_setzero_si512()));
+  auto whole = static_cast<int32_t>(_mm512_reduce_add_epi64(sum));
+  for (; i < count; ++i) whole += x[i] + 128;
+  return whole;
+}
+
 // A line, four activations for all rows, and sum + the four products of each row.
 #ifdef __AVX512VNNI__
 inline constexpr int kInt8Accumulators = 24;

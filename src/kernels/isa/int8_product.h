@@ -42,8 +42,10 @@ struct Int8Args {
   const float* row_scales = nullptr;     // [panel][16], at the end of all blocks; else null
   float* sums = nullptr;                 // [rows][sums_stride]
   size_t sums_stride = 0;                // floats
+  Ahead ahead;
   TANDEM_INLINE void skip_panels(uint32_t count) {
     line += count * kLineBytes;
+    ahead.at += count * ahead.gap;
     sums += count * kPanelRows;
     if (row_scales != nullptr) row_scales += count * kPanelRows;
   }
@@ -67,6 +69,7 @@ struct Int8Tile {
     for (int r = 0; r < Rows; ++r) x[r] = rows[r] + column;
     const std::byte* line = args.line;
     const size_t stride = args.line_stride;
+    Ahead ahead = args.ahead;
     for (uint32_t block = 0;; ++block) {
       const bool last = block + 1 == args.blocks;
       IntVec sums[Rows][Panels];
@@ -81,12 +84,12 @@ struct Int8Tile {
         }
       }
       const uint32_t steps = last ? args.last_steps : args.block_steps;
-      for (uint32_t step = 0; step < steps; ++step, line += stride) {
+      for (uint32_t step = 0; step < steps; ++step, line += stride, ahead.at += ahead.step) {
         ByteLine w[Panels];
 #pragma GCC unroll 4
         for (int p = 0; p < Panels; ++p) {
           w[p] = load_bytes(line + p * kLineBytes);
-          prefetch(line + p * kLineBytes + kPrefetchBytes);
+          ahead.request(p);
         }
 #pragma GCC unroll 16
         for (int r = 0; r < Rows; ++r) {
@@ -129,10 +132,9 @@ struct Int8Tile {
   }
 };
 
+// Where the sum of `count` products starts: see above.
 TANDEM_INLINE int32_t int8_start(const int8_t* x, uint32_t count) {
-  int32_t sum = 0;
-  for (uint32_t i = 0; i < count; ++i) sum += x[i];
-  return -128 * sum;
+  return -128 * (shifted_sum(x, count) - 128 * static_cast<int32_t>(count));
 }
 
 // The rows of a task as int8 products take them.
@@ -147,32 +149,42 @@ struct Int8Rows {
 // block.
 inline void multiply_int8_group(const PackedLayout& layout, const std::byte* weight, uint32_t group,
                                 ColumnRange columns, const Int8Rows& rows, uint32_t count, float* sums,
-                                Int8Scratch& scratch) {
+                                WeightStream& stream, Int8Scratch& scratch) {
   const uint32_t panels = layout.panels_in_group(group);
   const uint32_t width = columns.end - columns.begin;
   const uint32_t block_cols = rows.block_cols == 0 || rows.block_cols > width ? width : rows.block_cols;
   const bool one_block = block_cols == width;
-  // A stretch is what stays in L2 beside the activations of the task: part of one block, or whole ones.
-  constexpr uint32_t kStretchCols = kBlockSteps * kInt8StepCols;
-  const uint32_t fit = one_block ? 0 : kStretchCols / block_cols;
-  const uint32_t stretch_cols = one_block ? kStretchCols
-                                          : block_cols * (fit < 1                    ? 1
-                                                          : fit > kInt8StretchBlocks ? kInt8StretchBlocks
-                                                                                     : fit);
   const uint32_t tiles = (count + kTileRows - 1) / kTileRows;
+  const size_t stride = panels * kLineBytes;
+  // A stretch is what the tiles run over one after another: part of one block, or whole ones. Steps of the
+  // next one, of the lengths of product.h.
+  const uint32_t most_steps = most_steps_of(tiles);
+  uint32_t stretch = (width + kInt8StepCols - 1) / kInt8StepCols;
+  if (tiles != 1) {
+    const size_t fetched = stream.fetched / stride;
+    stretch = fetched <= kFirstBlockSteps ? kFirstBlockSteps
+              : fetched < most_steps      ? static_cast<uint32_t>(fetched)
+                                          : most_steps;
+  }
+  const auto columns_of = [&](uint32_t steps) {
+    if (one_block) return steps * kInt8StepCols;
+    const uint32_t blocks = steps * kInt8StepCols / block_cols;
+    return block_cols * (blocks < 1 ? 1 : blocks > kInt8StretchBlocks ? kInt8StretchBlocks : blocks);
+  };
 
   Int8Args args;
-  args.line_stride = panels * kLineBytes;
+  args.line_stride = stride;
   args.sums_stride = size_t{panels} * kPanelRows;
   args.starts_stride = kInt8StretchBlocks;
+  args.block_steps = block_cols / kInt8StepCols;
   const float* scales[kTaskRows];
   const std::byte* lines = weight + layout.lines_offset(group);
-  for (uint32_t begin = columns.begin; begin < columns.end; begin += stretch_cols) {
-    const uint32_t end = columns.end - begin < stretch_cols ? columns.end : begin + stretch_cols;
+  for (uint32_t begin = columns.begin, end; begin < columns.end; begin = end) {
+    const uint32_t wanted = columns_of(stretch);
+    end = columns.end - begin < wanted ? columns.end : begin + wanted;
     const bool last = end == columns.end;
-    args.line = lines + size_t{begin / kInt8StepCols} * args.line_stride;
+    args.line = lines + size_t{begin / kInt8StepCols} * stride;
     args.blocks = one_block ? 1 : (end - begin + block_cols - 1) / block_cols;
-    args.block_steps = block_cols / kInt8StepCols;
     const uint32_t last_begin = one_block ? begin : begin + (args.blocks - 1) * block_cols;
     args.last_steps = (end - last_begin) / kInt8StepCols;
     args.tail = (end - last_begin) % kInt8StepCols;
@@ -180,6 +192,18 @@ inline void multiply_int8_group(const PackedLayout& layout, const std::byte* wei
     args.closes = !one_block || last;
     args.resume = !one_block && begin != columns.begin;
     args.row_scales = last ? reinterpret_cast<const float*>(weight + layout.group_offset(group)) : nullptr;
+    const size_t steps = (end - begin) / kInt8StepCols;
+    if (tiles == 1) {
+      args.ahead = Ahead::streaming(args.line, stride);
+    } else {
+      stretch = stretch * 4 < most_steps ? stretch * 4 : most_steps;
+      const size_t rest = (columns.end - end) / kInt8StepCols * stride;
+      const size_t left = rest + stream.following;
+      const size_t next = columns_of(stretch) / kInt8StepCols * stride;
+      const size_t asked = left < next ? left : next;
+      args.ahead = Ahead::spread(lines + size_t{end / kInt8StepCols} * stride, asked, steps * tiles, panels);
+      stream.fetched = asked > rest ? asked - rest : 0;
+    }
     const uint32_t first_block =
         rows.block_cols == 0 ? 0 : (one_block ? columns.begin : begin) / rows.block_cols;
     for (uint32_t r = 0; r < count; ++r) {
@@ -197,6 +221,7 @@ inline void multiply_int8_group(const PackedLayout& layout, const std::byte* wei
       args.starts = scratch.starts + row * kInt8StretchBlocks;
       args.scales = scales + row;
       run_tile_row<Int8Tile>(args, panels, rows.values + row, height, begin);
+      if (tiles != 1) args.ahead.at += steps * args.ahead.step;
       row += height;
     }
   }

@@ -39,6 +39,12 @@ TANDEM_INLINE Vec int_to_float(const IntVec& v) {
   return load(lanes);
 }
 
+TANDEM_INLINE int32_t shifted_sum(const int8_t* x, uint32_t count) {
+  int32_t sum = 0;
+  for (uint32_t i = 0; i < count; ++i) sum += x[i] + 128;
+  return sum;
+}
+
 struct ByteLine {
   uint8_t bytes[64];
 };

@@ -187,9 +187,9 @@ struct CodedMultiply {
 struct Int8Multiply {
   using Rows = Int8TaskRows;
   TANDEM_INLINE static void run(const PackedLayout& layout, const std::byte* weight, uint32_t group,
-                                ColumnRange columns, const Rows& rows, uint32_t count,
-                                WeightStream& /*stream*/, TaskScratch& scratch) {
-    multiply_int8_group(layout, weight, group, columns, rows, count, scratch.sums, scratch.int8);
+                                ColumnRange columns, const Rows& rows, uint32_t count, WeightStream& stream,
+                                TaskScratch& scratch) {
+    multiply_int8_group(layout, weight, group, columns, rows, count, scratch.sums, stream, scratch.int8);
   }
 };
 
