@@ -64,9 +64,13 @@ struct F32Product {
 };
 
 // How far ahead of its use a line is asked for when weights stream from memory. Measured on Zen 4, one
-// thread: 1 KiB into L2 reads at 97 to 100 % of the plain read rate for 1 and 4 rows, 4 KiB at 97 and 64 %, 4
-// KiB into L1 at 93 and 88 %.
-inline constexpr size_t kPrefetchBytes = 1024;
+// thread, into L2: one row reads at 97 to 100 % of the plain read rate with 1 KiB, at 98 % with 512 bytes;
+// the slower lines are used, the shorter it should be, or the CPU's own prefetchers lose track: three rows
+// read 28 GB/s with 512 bytes and 25 with 1 KiB, six 27 and 25 (and 15 with 2 KiB). Into L1 is slower: its
+// miss buffers are few.
+TANDEM_INLINE size_t prefetch_bytes(uint32_t rows) {
+  return rows <= 2 ? 1024 : 512;
+}
 
 // What a tile asks memory for while it multiplies: the lines that it needs soon, or its share of what the
 // next tiles need. At each step, for panel p, the line at `at + p * gap`; then `at` moves on by `step`.
@@ -75,8 +79,8 @@ struct Ahead {
   size_t step = 0, gap = 0;  // bytes
 
   // A tile that reads lines from memory itself.
-  TANDEM_INLINE static Ahead streaming(const std::byte* line, size_t line_stride) {
-    return {line + kPrefetchBytes, line_stride, kLineBytes};
+  TANDEM_INLINE static Ahead streaming(const std::byte* line, size_t line_stride, size_t distance) {
+    return {line + distance, line_stride, kLineBytes};
   }
   // `bytes` from `at` spread over `steps` steps of `panels` panels each, as far as they reach.
   TANDEM_INLINE static Ahead spread(const std::byte* at, size_t bytes, size_t steps, uint32_t panels) {
@@ -256,14 +260,14 @@ void multiply_group(const PackedLayout& layout, const std::byte* weight, uint32_
     args.odd_step = odd && step + args.steps == whole_steps;
     args.resume = step != 0;
     if (tiles == 1) {
-      args.ahead = Ahead::streaming(args.line, args.line_stride);
+      args.ahead = Ahead::streaming(args.line, args.line_stride, prefetch_bytes(count));
     } else {
       block = block * 4 < most_steps ? block * 4 : most_steps;
       const size_t rest = (whole_steps - step - args.steps) * args.line_stride;
       const size_t left = rest + stream.following;
       const size_t asked = left < block * args.line_stride ? left : block * args.line_stride;
-      args.ahead = Ahead::spread(args.line + args.steps * args.line_stride, asked, size_t{args.steps} * tiles,
-                                 panels);
+      args.ahead =
+          Ahead::spread(args.line + args.steps * args.line_stride, asked, size_t{args.steps} * tiles, panels);
       stream.fetched = asked > rest ? asked - rest : 0;
     }
     uint32_t row = 0;
