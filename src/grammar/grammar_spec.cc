@@ -8,6 +8,7 @@
 #include "grammar/grammar_expression.h"
 #include "grammar/json_schema.h"
 #include "grammar/regex_grammar.h"
+#include "grammar/tool_call_grammar.h"
 #include "tokenizer/unicode.h"
 
 namespace tandem {
@@ -42,6 +43,8 @@ Result<GrammarRules> grammar_rules(const GrammarSpec& spec) {
       return json_schema_grammar(spec.text);
     case GrammarKind::gbnf:
       return parse_gbnf(spec.text);
+    case GrammarKind::tool_calls:
+      return tool_call_grammar(spec.text);
     case GrammarKind::regex: {
       TANDEM_ASSIGN(GrammarExpression root,
                     regex_grammar(spec.text, RegexMatch::whole, GrammarExpression::range(0, kMaxCodepoint)));

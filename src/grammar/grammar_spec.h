@@ -17,8 +17,9 @@ enum class GrammarKind : uint8_t {
   regex,        // text: a regular expression that the whole answer matches (regex_grammar.h)
   gbnf,         // text: a grammar (gbnf.h)
   choice,       // text: a JSON list of strings, one of which is the answer
+  tool_calls,   // text: a form of calls (tool_call_grammar.h)
 };
-inline constexpr uint8_t kGrammarKinds = 6;
+inline constexpr uint8_t kGrammarKinds = 7;
 
 struct GrammarSpec {
   GrammarKind kind = GrammarKind::none;

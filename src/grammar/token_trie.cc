@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "grammar/tool_call_grammar.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tandem {
@@ -10,9 +11,9 @@ Result<TokenTrie> TokenTrie::build(const Tokenizer& tokenizer) {
   std::vector<std::pair<std::string, int32_t>> tokens;
   const int32_t vocab_size = tokenizer.vocab_size();
   for (int32_t id = 0; id < vocab_size; ++id) {
-    if (tokenizer.is_control(id)) continue;
     auto bytes = tokenizer.token_bytes(id);
     if (!bytes) continue;  // ids may have holes
+    if (tokenizer.is_control(id) && !is_call_marker(*bytes)) continue;
     tokens.emplace_back(std::move(*bytes), id);
   }
   if (tokens.empty())

@@ -1,5 +1,6 @@
 // TokenTrie: the bytes of a vocabulary's tokens as a tree in depth-first order, so that a grammar looks at
-// each common prefix once. Control tokens and tokens without bytes are not in it: no grammar produces them.
+// each common prefix once. Control tokens, but for those that tool calls are written with, and tokens without
+// bytes are not in it: no grammar produces them.
 // Immutable once built; any thread.
 #pragma once
 

@@ -158,6 +158,8 @@ Result<ChatFormat> make_chat_format(const ChatTemplateSource& source, const Outp
                         "tool_call_parser: there is no " + choice.tool_call_parser);
     out.output.tool_calls = *named;
   }
+  if (out.output.tool_calls == ToolCallFormat::hermes) out.features.call_format = "hermes";
+  if (out.output.tool_calls == ToolCallFormat::dsml) out.features.call_format = "dsml";
   out.features.reasons = out.output.reasoning != ReasoningFormat::none;
   out.features.reads_tool_calls = !automatic || out.output.tool_calls != ToolCallFormat::none;
   return out;

@@ -181,9 +181,6 @@ ApiResult<ChatRequest> parse_chat_request(std::string_view body, const RequestCo
   read_max_tokens(fields, out.common);
   read_messages(fields, context.chat, out);
   read_tools(fields, body, context.chat, out);
-  if (!out.common.sampling.grammar.empty() && out.may_call_tools) {
-    fields.fail("tools", "tools in an answer of a given form are not supported: give one of them, or tool_choice none");
-  }
   const bool logprobs = fields.boolean("logprobs").value_or(false);
   const auto top = fields.integer("top_logprobs", 0, kMaxTopLogprobs);
   if (top && !logprobs) fields.fail("top_logprobs", "top_logprobs needs logprobs to be true");

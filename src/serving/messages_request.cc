@@ -43,7 +43,7 @@ ordered_json read_tool(FieldReader& fields, const json& item, const ordered_json
     tool.fail("input_schema", fmt::format("{}.input_schema is {}; it must be a JSON schema, an object", name,
                                           schema == nullptr ? "missing" : shown(*schema)));
   }
-  tool.refuse("strict", "arguments are not held to their schema; leave it out");
+  const bool strict = tool.boolean("strict").value_or(false);
   tool.only("allowed_callers", {R"(["direct"])"}, "only the client calls for tools here: leave it out");
   tool.refuse("defer_loading", "all tools are in the prompt");
   tool.refuse("input_examples", "put them into the description");
@@ -53,31 +53,34 @@ ordered_json read_tool(FieldReader& fields, const json& item, const ordered_json
   ordered_json function = {{"name", written["name"]}};
   if (description) function["description"] = *description;
   function["parameters"] = written["input_schema"];
+  if (strict) function["strict"] = true;
   return {{"type", "function"}, {"function", std::move(function)}};
 }
 
-void read_choice(FieldReader& fields, bool has_tools, ChatRequest& out) {
-  out.may_call_tools = has_tools;
+ToolChoice read_choice(FieldReader& fields, bool has_tools, ChatRequest& out) {
+  ToolChoice wanted{.may_call = has_tools};
   const json* value = fields.take("tool_choice");
-  if (value == nullptr) return;
+  if (value == nullptr) return wanted;
   if (!value->is_object()) {
-    return fields.fail("tool_choice", fmt::format("tool_choice is {}; it must be an object", shown(*value)));
+    fields.fail("tool_choice", fmt::format("tool_choice is {}; it must be an object", shown(*value)));
+    return wanted;
   }
   FieldReader choice(*value, "tool_choice.");
   const std::string type = choice.text("type").value_or("");
   out.parallel_tool_calls = !choice.boolean("disable_parallel_tool_use").value_or(false);
   if (type == "none") {
-    out.may_call_tools = false;
+    wanted.may_call = false;
   } else if (type == "any" || type == "tool") {
-    choice.accept({"name"});
-    choice.fail("type", fmt::format("tool_choice.type is \"{}\", and calls cannot be enforced here: give "
-                                    "\"auto\" and ask for the call in a message",
-                                    type));
+    wanted.required = true;
+    if (type == "tool") wanted.name = choice.text("name").value_or("");
+    if (type == "tool" && wanted.name.empty()) choice.fail("name", "tool_choice.name is missing");
+    if (!has_tools) choice.fail("type", "tool_choice asks for a call, and tools is missing");
   } else if (type != "auto") {
     choice.fail("type", fmt::format("tool_choice.type is {}; it must be auto, any, tool or none",
                                     type.empty() ? "missing" : shown(json(type))));
   }
   fail_with(fields, "tool_choice", choice);
+  return wanted;
 }
 
 void read_message_tools(FieldReader& fields, const ordered_json& written, const ChatFeatures& features,
@@ -88,7 +91,8 @@ void read_message_tools(FieldReader& fields, const ordered_json& written, const 
     fields.fail("tools",
                 fmt::format("tools is {}; it must be a list of at most {} tools", shown(*tools), kMaxTools));
   }
-  read_choice(fields, has_tools, out);
+  const ToolChoice choice = read_choice(fields, has_tools, out);
+  out.may_call_tools = choice.may_call;
   if (!has_tools || !fields.ok()) return;
   check_tools_are_supported(fields, features, out.may_call_tools);
   ordered_json list = ordered_json::array();
@@ -96,7 +100,10 @@ void read_message_tools(FieldReader& fields, const ordered_json& written, const 
     list.push_back(read_tool(fields, (*tools)[i], written["tools"][i], i));
   }
   // With none the model does not hear of tools at all: the surest way not to call any.
-  if (fields.ok() && out.may_call_tools) out.input.tools_json = list.dump();
+  if (!fields.ok() || !out.may_call_tools) return;
+  hold_calls(fields, list, choice, features, out.parallel_tool_calls, out.common.sampling.grammar);
+  for (ordered_json& tool : list) tool["function"].erase("strict");  // said to the server, not to the model
+  out.input.tools_json = list.dump();
 }
 
 // Thinking is a variable of the template, where it has one.
@@ -225,10 +232,6 @@ ApiResult<ChatRequest> parse(std::string_view body, const RequestContext& contex
   out.common.sampling = context.defaults;
   if (answer) read_answer_part(fields, out);
   read_prompt_part(fields, written, context, out);
-  if (!out.common.sampling.grammar.empty() && out.may_call_tools) {
-    fields.fail("output_config",
-                "tools in an answer of a given form are not supported: give one of them, or tool_choice none");
-  }
   if (!fields.finish()) return std::unexpected(fields.take_error());
   return out;
 }

@@ -273,7 +273,7 @@ TEST_F(RequestTest, ChatRefusesByName) {
        "messages[1].tool_calls", "tool_calls"},
       {R"({"messages":[{"role":"user","content":"a","weight":1}]})", "messages[0].weight", "weight"},
       {R"({"tools":[{"type":"function"}]})", "tools", "no place for tools"},
-      {R"({"tool_choice":"required"})", "tool_choice", "required"},
+      {R"({"tool_choice":"required"})", "tool_choice", "tools is missing"},
       {R"({"functions":[{"name":"f"}]})", "functions", "give them as tools"},
       {R"({"response_format":{"type":"json_schema"}})", "response_format.json_schema",
        "json_schema is missing"},
@@ -365,6 +365,45 @@ TEST_F(RequestTest, ChatReadsTools) {
             R"([{"type":"function","function":{"name":"f","parameters":{"z":1,"a":2}}}])");
 }
 
+TEST_F(RequestTest, ChatHoldsCalls) {
+  context_.chat = {.tools = true, .reads_tool_calls = true, .call_format = "hermes"};
+  json fields = json::parse(R"({"tools": [
+      {"type": "function", "function": {"name": "f", "strict": false}},
+      {"type": "function", "function": {"name": "g", "strict": true, "parameters": {
+        "type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}}]})");
+  const auto held = [&] {
+    const auto request = chat(fields);
+    EXPECT_TRUE(request) << request.error().message;
+    EXPECT_EQ(request->input.tools_json.find("strict"), std::string::npos) << "said to the server alone";
+    EXPECT_EQ(request->common.sampling.grammar.kind, GrammarKind::tool_calls);
+    return json::parse(request->common.sampling.grammar.text);
+  };
+  json form = held();  // because one is strict
+  EXPECT_EQ(form["required"], false);
+  EXPECT_EQ(form["parallel"], true);
+  EXPECT_EQ(form["tools"].size(), 2);
+  fields["tool_choice"] = "required";
+  fields["parallel_tool_calls"] = false;
+  form = held();
+  EXPECT_EQ(form["required"], true);
+  EXPECT_EQ(form["parallel"], false);
+  fields["tool_choice"] = {{"type", "function"}, {"function", {{"name", "f"}}}};
+  form = held();
+  ASSERT_EQ(form["tools"].size(), 1);
+  EXPECT_EQ(form["tools"][0]["name"], "f");
+  fields.erase("tool_choice");
+  fields["tools"].erase(1);
+  const auto loose = chat(fields);
+  ASSERT_TRUE(loose);
+  EXPECT_TRUE(loose->common.sampling.grammar.empty()) << "nothing is strict, nothing is asked for";
+  fields["tools"][0]["function"] = {
+      {"name", "f"}, {"strict", true}, {"parameters", {{"patternProperties", json::object()}}}};
+  const auto odd = chat(fields);
+  ASSERT_FALSE(odd);
+  EXPECT_EQ(odd.error().param, "tools");
+  EXPECT_NE(odd.error().message.find("patternProperties"), std::string::npos) << odd.error().message;
+}
+
 TEST_F(RequestTest, ChatRefusesToolsByName) {
   const auto refusals = [&](std::initializer_list<Refusal> table) {
     for (const Refusal& row : table) {
@@ -388,12 +427,16 @@ TEST_F(RequestTest, ChatRefusesToolsByName) {
       {R"({"tools":[{"type":"function","function":{"name":"a\"b"}}]})", "tools", "tools[0].function.name is"},
       {R"({"tools":[{"type":"function","function":{"name":"f","parameters":[]}}]})", "tools", "JSON schema"},
       {R"({"tools":[{"type":"function","function":{"name":"f","strict":true}}]})", "tools",
-       "strict is not supported"},
+       "calls cannot be enforced for this model"},
+      {R"({"tool_choice":"required","tools":[{"type":"function","function":{"name":"f"}}]})", "tool_choice",
+       "calls cannot be enforced for this model"},
       {R"({"tools":[{"type":"function","function":{"name":"f","more":1}}]})", "tools",
        "\"more\" is not a known field"},
-      {R"({"tool_choice":"required"})", "tool_choice", "cannot be enforced"},
-      {R"({"tool_choice":{"type":"function","function":{"name":"f"}}})", "tool_choice", "cannot be enforced"},
-      {R"({"tool_choice":"any"})", "tool_choice", "must be \"auto\" or \"none\""},
+      {R"({"tool_choice":"required"})", "tool_choice", "tools is missing"},
+      {R"({"tool_choice":{"type":"function","function":{"name":"g"}},
+           "tools":[{"type":"function","function":{"name":"f"}}]})",
+       "tool_choice", "\"g\", which is not among the tools"},
+      {R"({"tool_choice":"any"})", "tool_choice", "must be \"auto\", \"none\", \"required\""},
       {R"({"parallel_tool_calls":1})", "parallel_tool_calls", "true or false"},
       {R"({"reasoning_effort":"low","chat_template_kwargs":{"reasoning_effort":"high"}})", "reasoning_effort",
        "give one"},

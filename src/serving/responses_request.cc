@@ -215,10 +215,6 @@ ApiResult<ResponsesRequest> parse_responses_request(std::string_view body, const
   read_text_config(fields, written, chat.common.sampling.grammar);
   read_reasoning_config(fields, context.chat, chat.input.kwargs_json);
   read_function_tools(fields, written, context.chat, chat);
-  if (!chat.common.sampling.grammar.empty() && chat.may_call_tools) {
-    fields.fail("tools", "tools in an answer of a given form are not supported: give one of them, or "
-                         "tool_choice none");
-  }
   read_input(fields, context.chat, chat.input);
   refuse_what_this_api_lacks(fields);
   if (!fields.finish()) return std::unexpected(fields.take_error());

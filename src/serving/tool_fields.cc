@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "grammar/grammar_expression.h"
+
 namespace tandem {
 
 using nlohmann::json;
@@ -71,30 +73,75 @@ void read_tool(FieldReader& fields, const json& item, size_t index) {
                     fmt::format("{}.function.parameters is {}; it must be a JSON schema, an object", name,
                                 shown(*parameters)));
     }
-    function.refuse("strict", "arguments are not held to their schema; leave it out");
+    (void)function.boolean("strict");
     fail_with(tool, "function", function);
   }
   fail_with(fields, "tools", tool);
 }
 
-void read_choice(FieldReader& fields, bool has_tools, ChatRequest& out) {
-  const json* choice = fields.take("tool_choice");
-  if (choice == nullptr || *choice == "auto" || *choice == "none") {
-    out.may_call_tools = has_tools && (choice == nullptr || *choice != "none");
-    return;
+ToolChoice read_choice(FieldReader& fields, bool has_tools) {
+  const json* value = fields.take("tool_choice");
+  if (value == nullptr || *value == "auto") return {.may_call = has_tools};
+  if (*value == "none") return {};
+  if (*value == "required") return {.may_call = has_tools, .required = true};
+  if (!value->is_object()) {
+    fields.fail("tool_choice", fmt::format("tool_choice is {}; it must be \"auto\", \"none\", \"required\" or "
+                                           "an object that names a function",
+                                           shown(*value)));
+    return {};
   }
-  if (*choice == "required" || choice->is_object()) {
-    return fields.fail(
-        "tool_choice",
-        fmt::format("tool_choice is {}, and calls cannot be enforced here: give \"auto\", offer "
-                    "that tool alone, and ask for the call in a message",
-                    shown(*choice)));
+  FieldReader choice(*value, "tool_choice.");
+  choice.only("type", {"\"function\""}, "only a function can be named");
+  ToolChoice out{.may_call = has_tools, .required = true};
+  if (const json* function = read_object(choice, "function", "tool_choice")) {
+    FieldReader inner(*function, "tool_choice.function.");
+    out.name = inner.text("name").value_or("");
+    if (out.name.empty()) inner.fail("name", "tool_choice.function.name is missing");
+    fail_with(choice, "function", inner);
   }
-  fields.fail("tool_choice",
-              fmt::format("tool_choice is {}; it must be \"auto\" or \"none\"", shown(*choice)));
+  fail_with(fields, "tool_choice", choice);
+  return out;
 }
 
 }  // namespace
+
+void hold_calls(FieldReader& fields, const nlohmann::ordered_json& tools, const ToolChoice& choice,
+                const ChatFeatures& features, bool parallel, GrammarSpec& grammar) {
+  if (!choice.may_call || !fields.ok()) return;
+  if (!grammar.empty()) {
+    return fields.fail("tools", "tools in an answer of a given form are not supported: give one of them, or "
+                                "tool_choice none");
+  }
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  bool any_strict = false;
+  for (const auto& tool : tools) {
+    const auto& function = tool["function"];
+    if (!choice.name.empty() && function["name"] != choice.name) continue;
+    const bool strict = function.value("strict", nlohmann::ordered_json()) == true;
+    any_strict = any_strict || strict;
+    list.push_back({{"name", function["name"]},
+                    {"strict", strict},
+                    {"parameters", function.value("parameters", nlohmann::ordered_json())}});
+  }
+  if (list.empty()) {
+    return fields.fail("tool_choice",
+                       fmt::format("tool_choice names {}, which is not among the tools", shown(json(choice.name))));
+  }
+  if (!choice.required && !any_strict) return;
+  if (features.call_format.empty()) {
+    return fields.fail(choice.required ? "tool_choice" : "tools",
+                       "calls cannot be enforced for this model: how it writes them is not known here; leave "
+                       "strict out and give tool_choice auto");
+  }
+  grammar.kind = GrammarKind::tool_calls;
+  grammar.text = nlohmann::ordered_json{{"format", features.call_format},
+                                        {"required", choice.required},
+                                        {"parallel", parallel && choice.name.empty()},
+                                        {"tools", std::move(list)}}
+                     .dump();
+  if (const auto rules = grammar_rules(grammar); !rules)
+    fields.fail("tools", "tools: " + rules.error().message);
+}
 
 void read_tools(FieldReader& fields, std::string_view body, const ChatFeatures& features, ChatRequest& out) {
   const json* tools = fields.take("tools");
@@ -103,7 +150,9 @@ void read_tools(FieldReader& fields, std::string_view body, const ChatFeatures& 
     fields.fail("tools",
                 fmt::format("tools is {}; it must be a list of at most {} tools", shown(*tools), kMaxTools));
   }
-  read_choice(fields, has_tools, out);
+  const ToolChoice choice = read_choice(fields, has_tools);
+  out.may_call_tools = choice.may_call;
+  if (choice.required && !has_tools) fields.fail("tool_choice", "tool_choice asks for a call, and tools is missing");
   out.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
   if (!has_tools || !fields.ok()) return;
   check_tools_are_supported(fields, features, out.may_call_tools);
@@ -111,6 +160,7 @@ void read_tools(FieldReader& fields, std::string_view body, const ChatFeatures& 
   // With tool_choice none the model does not hear of tools at all: the surest way not to call any.
   if (!fields.ok() || !out.may_call_tools) return;
   nlohmann::ordered_json written = nlohmann::ordered_json::parse(body)["tools"];
+  hold_calls(fields, written, choice, features, out.parallel_tool_calls, out.common.sampling.grammar);
   for (auto& tool : written) tool["function"].erase("strict");  // said to the server, not to the model
   out.input.tools_json = written.dump();
 }

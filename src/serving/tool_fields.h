@@ -22,6 +22,17 @@ inline constexpr size_t kMaxToolName = 128;  // OpenAI has 64; names of MCP serv
 // The model's format has a place for tools, and its calls can be read; otherwise fails under "tools".
 void check_tools_are_supported(FieldReader& fields, const ChatFeatures& features, bool may_call);
 
+// What a request wants of calls.
+struct ToolChoice {
+  bool may_call = false;
+  bool required = false;
+  std::string name = {};  // of the one function that may be called; "": any
+};
+// Holds the answer to calls as the choice and strict tools want them, by a grammar; without either nothing is
+// held. `tools`: OpenAI's objects, keys in their order. Fails under "tool_choice" or "tools".
+void hold_calls(FieldReader& fields, const nlohmann::ordered_json& tools, const ToolChoice& choice,
+                const ChatFeatures& features, bool parallel, GrammarSpec& grammar);
+
 // tool_calls of the assistant's message `name`.
 void read_tool_calls(FieldReader& fields, const std::string& name, const ChatFeatures& features,
                      std::vector<ToolCall>& out);

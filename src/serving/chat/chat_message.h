@@ -52,6 +52,7 @@ struct ChatFeatures {
   std::string thinking_switch = {};  // the variable that turns reasoning on and off; "" for none
   bool latest_reminder = false;   // DeepSeek's role of that name, and developer as a role of its own
   bool reads_tool_calls = false;  // answers with tool calls are parsed, or are wanted as text
+  std::string call_format = {};   // that a grammar of calls is written in (tool_call_grammar.h); "": none is
 };
 
 }  // namespace tandem

@@ -1,0 +1,222 @@
+#include "grammar/tool_call_grammar.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "grammar/json_schema.h"
+#include "grammar/json_text.h"
+#include "tokenizer/unicode.h"
+
+namespace tandem {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using E = GrammarExpression;
+
+constexpr std::string_view kHermesOpen = "<tool_call>", kHermesClose = "</tool_call>";
+constexpr std::string_view kDsmlOpen = "<｜DSML｜tool_calls>", kDsmlClose = "</｜DSML｜tool_calls>";
+constexpr std::string_view kParameterClose = "</｜DSML｜parameter>";
+
+// ASCII, and U+FF5C, which DeepSeek's marks have: all that marks are made of.
+std::vector<char32_t> characters_of(std::string_view mark) {
+  std::vector<char32_t> out;
+  for (size_t i = 0; i < mark.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(mark[i]);
+    out.push_back(byte < 0x80 ? byte : 0xff5c);
+    if (byte >= 0x80) i += 2;
+  }
+  return out;
+}
+
+E any_but(std::initializer_list<char32_t> characters) {
+  CodepointSet set;
+  for (const char32_t c : characters) set.add(c);
+  set.negate();
+  return E::one_of(std::move(set));
+}
+
+E character(char32_t c) {
+  return E::range(c, c);
+}
+
+// Any text that the mark does not occur in. The mark's first character, '<', must not come again in it: then
+// what has matched some of it and fails goes on at its beginning, or at its second character with another '<'.
+E text_without(std::string_view mark) {
+  const std::vector<char32_t> m = characters_of(mark);
+  const size_t n = m.size();
+  // Behind "<" and k - 1 further characters of the mark: `fails`, a character with which it is none; `begun`,
+  // whatever more of it, so that another '<' or the end follows.
+  E fails = any_but({'<', m[n - 1]});
+  E begun = E::sequence({});
+  for (size_t k = n - 1; k-- > 1;) {
+    fails = E::choice({any_but({'<', m[k]}), E::sequence({character(m[k]), std::move(fails)})});
+    begun = E::optional(E::sequence({character(m[k]), std::move(begun)}));
+  }
+  const E begin = E::sequence({character('<'), std::move(begun)});
+  E no_mark = E::sequence({E::repeat(begin, 0), character('<'), std::move(fails)});
+  return E::sequence({E::repeat(E::choice({any_but({'<'}), std::move(no_mark)}), 0), E::repeat(begin, 0)});
+}
+
+void shift_calls(E& expression, uint32_t by) {
+  if (expression.kind == E::Kind::rule) expression.rule += by;
+  for (E& child : expression.children) shift_calls(child, by);
+}
+
+class CallGrammar {
+ public:
+  CallGrammar() : json_(rules_) { rules_.add("root"); }
+
+  Result<GrammarRules> make(const Json& form) {
+    const bool dsml = form.value("format", "") == "dsml";
+    std::vector<E> calls;
+    for (const Json& tool : form.at("tools")) {
+      auto call = dsml ? dsml_call(tool) : hermes_call(tool);
+      if (!call) {
+        return make_error(call.error().code,
+                          "the function " + tool.at("name").get<std::string>() + ": " + call.error().message);
+      }
+      calls.push_back(E::call(rules_.add("call", std::move(*call))));
+    }
+    const E call = E::call(rules_.add("calls", E::choice(std::move(calls))));
+    const bool parallel = form.value("parallel", true);
+    E block = dsml ? E::sequence({E::literal(kDsmlOpen), E::literal("\n"),
+                                  E::repeat(E::sequence({call, E::literal("\n")}), 1,
+                                            parallel ? E::kUnbounded : 1),
+                                  E::literal(kDsmlClose)})
+                   : call;
+    if (!dsml && parallel)
+      block = E::sequence({call, E::repeat(E::sequence({E::literal("\n"), call}), 0)});
+    if (!form.value("required", false)) {
+      block = E::sequence({text_without(dsml ? kDsmlOpen : kHermesOpen), E::optional(std::move(block))});
+    } else {
+      // As both families begin an answer that is calls alone, or behind its reasoning.
+      block = E::sequence({E::repeat(E::literal("\n"), 0, 2), std::move(block)});
+    }
+    rules_.rules[0].expression = std::move(block);
+    return std::move(rules_);
+  }
+
+ private:
+  // The rules of a schema beside those that are here.
+  Result<E> schema(const Json& document) {
+    TANDEM_ASSIGN(GrammarRules parts, json_schema_grammar(document.dump()));
+    const auto first = static_cast<uint32_t>(rules_.rules.size());
+    for (GrammarRules::Rule& rule : parts.rules) {
+      shift_calls(rule.expression, first);
+      rules_.rules.push_back(std::move(rule));
+    }
+    return E::call(first);
+  }
+
+  static bool is_strict(const Json& tool) { return tool.value("strict", false); }
+  static Json parameters_of(const Json& tool) {
+    const Json none = {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
+    const auto found = tool.find("parameters");
+    return found == tool.end() || !found->is_object() || found->empty() ? none : *found;
+  }
+
+  Result<E> hermes_call(const Json& tool) {
+    E arguments = json_.object();
+    if (is_strict(tool)) {
+      TANDEM_ASSIGN(arguments, schema(parameters_of(tool)));
+    }
+    return E::sequence({E::literal(std::string(kHermesOpen) + "\n{\"name\": \"" +
+                                   tool.at("name").get<std::string>() + "\", \"arguments\": "),
+                        std::move(arguments), E::literal("}\n" + std::string(kHermesClose))});
+  }
+
+  Result<E> dsml_call(const Json& tool) {
+    const Json parameters = parameters_of(tool);
+    const Json properties = parameters.value("properties", Json::object());
+    const Json required = parameters.value("required", Json::array());
+    std::vector<E> parts{
+        E::literal("<｜DSML｜invoke name=\"" + tool.at("name").get<std::string>() + "\">\n")};
+    if (is_strict(tool)) TANDEM_TRY(json_schema_grammar(parameters.dump()));  // what it refuses, by name
+    for (const auto& [name, property] : properties.items()) {
+      if (name.find_first_of("\"\n<") != std::string::npos) {
+        return make_error(ErrorCode::unsupported,
+                          "the property \"" + name + "\" cannot be written in a call: rename it");
+      }
+      TANDEM_ASSIGN(E value, parameter_value(property, parameters, is_strict(tool)));
+      E parameter = E::sequence({E::literal("<｜DSML｜parameter name=\"" + name + "\" string=\""),
+                                 std::move(value), E::literal(std::string(kParameterClose) + "\n")});
+      bool needed = false;
+      for (const Json& each : required) needed = needed || each == name;
+      parts.push_back(needed ? std::move(parameter) : E::optional(std::move(parameter)));
+    }
+    parts.push_back(E::literal("</｜DSML｜invoke>"));
+    return E::sequence(std::move(parts));
+  }
+
+  E any_text() {
+    if (text_ == UINT32_MAX) text_ = rules_.add("text", text_without(kParameterClose));
+    return E::call(text_);
+  }
+  static E as_text(E value) { return E::sequence({E::literal("true\">"), std::move(value)}); }
+  static E as_json(E value) { return E::sequence({E::literal("false\">"), std::move(value)}); }
+
+  // Beside its type.
+  static bool asserts_nothing_else(const Json& property) {
+    for (const auto& [keyword, value] : property.items()) {
+      if (keyword != "type" && keyword != "description" && keyword != "title" && keyword != "default" &&
+          keyword != "examples")
+        return false;
+    }
+    return true;
+  }
+
+  // Of an enumeration of strings that can stand as they are; none otherwise.
+  static std::vector<E> texts_of(const Json& property) {
+    std::vector<E> out;
+    if (!property.is_object() || !property.contains("enum") || !property["enum"].is_array()) return out;
+    for (const Json& option : property["enum"]) {
+      if (!option.is_string() || option.get_ref<const std::string&>().find('<') != std::string::npos) return {};
+      out.push_back(E::literal(option.get_ref<const std::string&>()));
+    }
+    return out;
+  }
+
+  // From the value of `string` on. Plain strings are written as they are, all else as JSON.
+  Result<E> parameter_value(const Json& property, const Json& parameters, bool strict) {
+    if (!strict) return E::choice({as_text(any_text()), as_json(json_.value())});
+    const Json type = property.is_object() ? property.value("type", Json()) : Json();
+    if (type == "string" && asserts_nothing_else(property)) return as_text(any_text());
+    if (std::vector<E> texts = texts_of(property); !texts.empty()) return as_text(E::choice(std::move(texts)));
+    Json document = property;
+    if (document.is_object()) {
+      for (const char* definitions : {"$defs", "definitions"}) {  // what its references mean
+        if (parameters.contains(definitions)) document[definitions] = parameters[definitions];
+      }
+    }
+    TANDEM_ASSIGN(E value, schema(document));
+    return as_json(std::move(value));
+  }
+
+  GrammarRules rules_;
+  JsonText json_;
+  uint32_t text_ = UINT32_MAX;
+};
+
+}  // namespace
+
+Result<GrammarRules> tool_call_grammar(std::string_view form) {
+  const Json parsed = Json::parse(form, nullptr, false);
+  const auto is_tool = [](const Json& tool) {
+    return tool.is_object() && tool.value("name", Json()).is_string();
+  };
+  const Json tools = parsed.is_object() ? parsed.value("tools", Json()) : Json();
+  if (!tools.is_array() || tools.empty() || !std::all_of(tools.begin(), tools.end(), is_tool)) {
+    return make_error(ErrorCode::invalid_argument, "a form of tool calls must have a list of tools with names");
+  }
+  return CallGrammar().make(parsed);
+}
+
+bool is_call_marker(std::string_view token) {
+  return token == kHermesOpen || token == kHermesClose || token == "｜DSML｜";
+}
+
+}  // namespace tandem

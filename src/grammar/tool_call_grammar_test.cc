@@ -1,0 +1,107 @@
+#include "grammar/tool_call_grammar.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "grammar/grammar_testing.h"
+
+namespace tandem {
+namespace {
+
+// Two tools, the first strict.
+std::string form(const std::string& format, const std::string& more) {
+  return R"({"format": ")" + format + R"(", "tools": [
+    {"name": "weather", "strict": true, "parameters": {"type": "object", "properties": {
+      "city": {"type": "string", "description": "where"}, "unit": {"type": "string", "enum": ["C", "F"]},
+      "days": {"$ref": "#/$defs/days"}}, "required": ["city"], "additionalProperties": false,
+      "$defs": {"days": {"type": "integer", "minimum": 1, "maximum": 9}}}},
+    {"name": "now", "parameters": {"type": "object", "properties": {"zone": {"type": "string", "format": "odd"}}}}
+  ])" + more + "}";
+}
+
+Read read(const std::string& form_json, std::string_view text) {
+  const auto rules = tool_call_grammar(form_json);
+  EXPECT_TRUE(rules.has_value()) << rules.error().message;
+  return rules ? read_text(*rules, text) : Read::no;
+}
+
+std::string hermes(const std::string& name, const std::string& arguments) {
+  return "<tool_call>\n{\"name\": \"" + name + "\", \"arguments\": " + arguments + "}\n</tool_call>";
+}
+
+TEST(ToolCallGrammar, RequiredCalls) {
+  const std::string one = form("hermes", R"(, "required": true, "parallel": false)");
+  const std::string good = hermes("weather", R"({"city": "Köln", "days": 3})");
+  EXPECT_EQ(read(one, good), Read::whole);
+  EXPECT_EQ(read(one, "\n\n" + good), Read::whole);
+  EXPECT_EQ(read(one, hermes("now", R"({"anything": [1, {}]})")), Read::whole) << "not strict: any object";
+  EXPECT_EQ(read(one, hermes("weather", "{}")), Read::no) << "city is required";
+  EXPECT_EQ(read(one, hermes("weather", R"({"city": "a", "days": 12})")), Read::no);
+  EXPECT_EQ(read(one, hermes("other", "{}")), Read::no);
+  EXPECT_EQ(read(one, "Let me see. " + good), Read::no);
+  EXPECT_EQ(read(one, ""), Read::begun);
+  EXPECT_EQ(read(one, good + "\n" + good), Read::no);
+  EXPECT_EQ(read(form("hermes", R"(, "required": true)"), good + "\n" + good), Read::whole);
+}
+
+TEST(ToolCallGrammar, TextBeforeCallsThatMayBeMade) {
+  const std::string may = form("hermes", "");
+  const std::string good = hermes("weather", R"({"city": "Köln"})");
+  for (const char* text : {"", "a", "a < b <<t <tool> <tool_ca", "<<", "<tool_call", "größer\n"}) {
+    EXPECT_EQ(read(may, text), Read::whole) << text;
+    EXPECT_EQ(read(may, text + good), Read::whole) << text;
+    EXPECT_EQ(read(may, text + hermes("weather", "{}")), Read::no) << text;
+  }
+  EXPECT_EQ(read(may, "x<<tool_call>"), Read::begun);
+  EXPECT_EQ(read(may, "x<tool_<tool_call>y"), Read::no) << "the mark, wherever it begins";
+  EXPECT_EQ(read(may, good + " That was it."), Read::no);
+}
+
+std::string dsml(const std::string& invocations) {
+  return "<｜DSML｜tool_calls>\n" + invocations + "</｜DSML｜tool_calls>";
+}
+std::string invoke(const std::string& name, const std::string& parameters) {
+  return "<｜DSML｜invoke name=\"" + name + "\">\n" + parameters + "</｜DSML｜invoke>\n";
+}
+std::string parameter(const std::string& name, bool is_text, const std::string& value) {
+  return "<｜DSML｜parameter name=\"" + name + "\" string=\"" + (is_text ? "true" : "false") + "\">" + value +
+         "</｜DSML｜parameter>\n";
+}
+
+TEST(ToolCallGrammar, Dsml) {
+  const std::string needed = form("dsml", R"(, "required": true)");
+  const std::string city = parameter("city", true, "Köln \"<b>\" </｜DSML");
+  EXPECT_EQ(read(needed, dsml(invoke("weather", city))), Read::whole);
+  const std::string all = city + parameter("unit", true, "F") + parameter("days", false, "3");
+  EXPECT_EQ(read(needed, dsml(invoke("weather", all) + invoke("now", parameter("zone", false, "[1]")))),
+            Read::whole);
+  EXPECT_EQ(read(needed, dsml(invoke("now", ""))), Read::whole);
+  EXPECT_EQ(read(needed, dsml(invoke("weather", ""))), Read::no) << "city is required";
+  EXPECT_EQ(read(needed, dsml(invoke("weather", city + parameter("unit", true, "K")))), Read::no);
+  EXPECT_EQ(read(needed, dsml(invoke("weather", city + parameter("days", false, "10")))), Read::no);
+  EXPECT_EQ(read(needed, dsml(invoke("weather", city + city))), Read::no) << "twice is malformed";
+  EXPECT_EQ(read(needed, dsml("")), Read::no);
+  const std::string may = form("dsml", R"(, "parallel": false)");
+  EXPECT_EQ(read(may, "Let me see: 1 < 2.\n\n" + dsml(invoke("now", ""))), Read::whole);
+  EXPECT_EQ(read(may, dsml(invoke("now", "") + invoke("now", ""))), Read::no);
+}
+
+TEST(ToolCallGrammar, RefusesByName) {
+  const auto refused = [](const std::string& text) {
+    const auto rules = tool_call_grammar(text);
+    EXPECT_FALSE(rules.has_value());
+    return rules ? "" : rules.error().message;
+  };
+  const std::string schema = refused(R"({"format": "hermes", "tools": [{"name": "f", "strict": true,
+      "parameters": {"type": "object", "patternProperties": {"a": {}}}}]})");
+  EXPECT_TRUE(schema.starts_with("the function f: ")) << schema;
+  EXPECT_NE(schema.find("patternProperties"), std::string::npos) << schema;
+  EXPECT_NE(refused(R"({"format": "dsml", "tools": [{"name": "f", "parameters": {"properties": {"a\"b": {}}}}]})")
+                .find("cannot be written"),
+            std::string::npos);
+  EXPECT_NE(refused("{}").find("list of tools"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tandem
