@@ -56,6 +56,7 @@ struct Mxfp4Code {
 };
 
 struct Mxfp8Code {
+  static constexpr size_t kPrefetchBytes = 512;
   static constexpr PackFormat kFormat = PackFormat::mxfp8;
   static constexpr CodeGeometry kGeometry = kMxfp8Geometry;
   template <int K>

@@ -194,7 +194,7 @@ inline void multiply_int8_group(const PackedLayout& layout, const std::byte* wei
     args.row_scales = last ? reinterpret_cast<const float*>(weight + layout.group_offset(group)) : nullptr;
     const size_t steps = (end - begin) / kInt8StepCols;
     if (tiles == 1) {
-      args.ahead = Ahead::streaming(args.line, stride);
+      args.ahead = Ahead::streaming(args.line, stride, prefetch_bytes(count));
     } else {
       stretch = stretch * 4 < most_steps ? stretch * 4 : most_steps;
       const size_t rest = (columns.end - end) / kInt8StepCols * stride;
