@@ -39,25 +39,42 @@ void quantize_int8(const float* row, uint32_t cols, std::byte* codes, std::byte*
   }
 }
 
-// e2m1 of |x|, at most 6.
+// The smaller of two numbers that are not negative, by the bits of their difference: the compiler makes a
+// branch of everything that compares, and then no vectors.
+int32_t least(int32_t x, int32_t y) {
+  const int32_t difference = x - y;
+  return y + (difference & difference >> 31);
+}
+float least(float x, float y) {
+  return std::bit_cast<float>(least(std::bit_cast<int32_t>(x), std::bit_cast<int32_t>(y)));
+}
+
+// e2m1 of a magnitude below 2^20. Without a branch: which of its steps a weight falls into cannot be
+// predicted, and loops of this become vectors.
 float nearest_e2m1(float magnitude) {
-  const float step = magnitude < 2.0f ? 0.5f : magnitude < 4.0f ? 1.0f : 2.0f;
-  const float inverse = magnitude < 2.0f ? 2.0f : magnitude < 4.0f ? 1.0f : 0.5f;
-  return std::min(6.0f, nearest(magnitude * inverse) * step);
+  // Steps of 1/2 below 2, 1 below 4, then 2: half the power of two below it. Adding 1.5 * 2^23 steps rounds.
+  const auto power = static_cast<int32_t>(std::bit_cast<uint32_t>(magnitude) & 0x7f800000u);
+  constexpr int32_t kOne = 0x3f800000;
+  const int32_t above = power - least(power, kOne);
+  const float magic = std::bit_cast<float>(kOne + above) * (0.5f * 12582912.0f);
+  return least((magnitude + magic) - magic, 6.0f);
 }
 
 float fp4_error(const float* x, uint32_t count, int exponent) {
   const float scale = std::ldexp(1.0f, exponent), inverse = std::ldexp(1.0f, -exponent);
-  float error = 0;
+  float squares[kFp4Block] = {};
   for (uint32_t i = 0; i < count; ++i) {
     const float magnitude = std::fabs(x[i]), lost = magnitude - nearest_e2m1(magnitude * inverse) * scale;
-    error += lost * lost;
+    squares[i] = lost * lost;
   }
-  return error;
+  float sums[4] = {};
+  for (uint32_t i = 0; i < kFp4Block; i += 4) {
+    for (uint32_t j = 0; j < 4; ++j) sums[j] += squares[i + j];
+  }
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
 void quantize_fp4(const float* row, uint32_t cols, std::byte* codes, std::byte* scales, float* back) {
-  std::memset(codes, 0, (cols + 1) / 2);
   for (uint32_t begin = 0; begin < cols; begin += kFp4Block) {
     const uint32_t count = std::min(kFp4Block, cols - begin);
     const float* x = row + begin;
@@ -71,14 +88,18 @@ void quantize_fp4(const float* row, uint32_t cols, std::byte* codes, std::byte* 
     }
     scales[begin / kFp4Block] = static_cast<std::byte>(exponent + 127);
     const float scale = std::ldexp(1.0f, exponent), inverse = std::ldexp(1.0f, -exponent);
+    uint32_t bits[kFp4Block] = {};
     for (uint32_t i = 0; i < count; ++i) {
       const float value = nearest_e2m1(std::fabs(x[i]) * inverse);
-      const float code = value < 2.0f ? 2.0f * value : value < 4.0f ? value + 2.0f : 0.5f * value + 4.0f;
-      const uint32_t bits = static_cast<uint32_t>(code) | (std::signbit(x[i]) ? 8u : 0u);
-      const uint32_t col = begin + i;
-      codes[col / 2] |= static_cast<std::byte>(bits << (col % 2 * 4));
-      back[col] = std::copysign(value * scale, x[i]);
+      // 0, 1/2, 1, 3/2 | 2, 3 | 4, 6
+      const float low = least(value, 2.0f), high = least(value, 4.0f);
+      const float code = low + high + 0.5f * (value - high);
+      const uint32_t sign = std::bit_cast<uint32_t>(x[i]) >> 31;
+      bits[i] = static_cast<uint32_t>(static_cast<int32_t>(code)) | sign << 3;
+      back[begin + i] = std::copysign(value * scale, x[i]);
     }
+    for (uint32_t i = 0; i < count; i += 2)
+      codes[(begin + i) / 2] = static_cast<std::byte>(bits[i] | bits[i + 1] << 4);
   }
 }
 

@@ -47,7 +47,7 @@ MUTANTS = (
            "kernels_test", "*ClampedSwiglu*"),
     # ---- quantised weights ----
     Mutant("int8 sums start from the wrong offset", "src/kernels/isa/int8_product.h",
-           "return -128 * sum;", "return -127 * sum;",
+           "return -128 * (shifted_sum(x, count)", "return -127 * (shifted_sum(x, count)",
            "kernels_test", "*Int8Test.ProjectionsHaveTheBitsOfTheDefinition*"),
     Mutant("a contribution of int8 columns takes the scale of the first block", "src/kernels/isa/int8_product.h",
            "scales[r] = rows.scales[r] + first_block;", "scales[r] = rows.scales[r];",
