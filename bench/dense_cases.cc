@@ -23,7 +23,8 @@ struct Matrix {
   bool plain = false;  // never in codes
 };
 
-std::vector<Matrix> matrices(const ModelShape& shape) {
+std::vector<Matrix> matrices(const ModelShape& shape, PackFormat format) {
+  const bool heads_too = format == PackFormat::int8 || format == PackFormat::mxfp8;  // made at load
   std::vector<Matrix> list;
   const uint32_t hidden = shape.hidden, query = shape.heads * shape.head_dim;
   switch (shape.attention) {
@@ -54,7 +55,7 @@ std::vector<Matrix> matrices(const ModelShape& shape) {
     list.push_back({"dense down", hidden, shape.dense_intermediate});
   }
   list.push_back({"router", shape.experts, hidden, true});
-  list.push_back({"head", shape.vocab, hidden, true});
+  list.push_back({"head", shape.vocab, hidden, !heads_too});
   return list;
 }
 
@@ -106,7 +107,7 @@ Result<KernelCase> make_dense_case(const KernelTable& table, PackFormat format, 
 std::vector<CaseMaker> dense_cases(const ModelShape& shape, PackFormat format,
                                    std::span<const uint32_t> batches) {
   std::vector<CaseMaker> cases;
-  for (const Matrix& matrix : matrices(shape)) {
+  for (const Matrix& matrix : matrices(shape, format)) {
     const PackFormat packed = matrix.plain ? PackFormat::bf16 : format;
     for (const uint32_t rows : batches) {
       cases.push_back({fmt::format("{} {} {} {}x{} rows {}", shape.name, matrix.name,

@@ -20,6 +20,10 @@ constexpr float kRouterGain = 2.0f;
 
 PackFormat format_of(const LoadPlan& plan, const PackItem& item, const RandomModelOptions& options) {
   if (item.role == WeightRole::experts) return options.experts;
+  // Formats that nobody releases: quantised at load, and so are heads.
+  if (item.role == WeightRole::head &&
+      (options.weights == PackFormat::int8 || options.weights == PackFormat::mxfp8))
+    return options.weights;
   const bool coded = !item.transposed && std::ranges::all_of(item.sources, [&](const SourceRows& source) {
     return plan.claims()[source.claim].block_quantized;
   });

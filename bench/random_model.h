@@ -17,7 +17,8 @@ namespace tandem::bench {
 
 struct RandomModelOptions {
   // Of matrices that a loader keeps in codes where files have them: projections, dense and shared MLPs; and
-  // of the routed experts. Routers, heads and absorbed projections are bf16, vectors float32, as always.
+  // of the routed experts. Routers and absorbed projections are bf16, vectors float32, as always; heads too
+  // but in int8 and mxfp8, which are made at load.
   PackFormat weights = PackFormat::bf16, experts = PackFormat::bf16;
   uint64_t most_bytes = 0;  // 0: what the machine has left
   uint64_t seed = 1;

@@ -17,7 +17,8 @@ namespace tandem::bench {
 inline constexpr uint32_t kMostRows = 2048;
 
 // One product for each matrix that a layer or the head multiplies a row with, experts left out. Weights that
-// the engine keeps plain (router, head, absorbed projections) are bf16 whatever the format.
+// the engine keeps plain (router, absorbed projections, the head but in int8 and mxfp8) are bf16 whatever the
+// format.
 std::vector<CaseMaker> dense_cases(const ModelShape& shape, PackFormat format,
                                    std::span<const uint32_t> batches);
 

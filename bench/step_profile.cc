@@ -12,6 +12,7 @@ struct Kind {
   const char* kind;
 };
 constexpr Kind kKinds[] = {
+    {"quantize", "quantising rows"},
     {"/router", "router"},
     {"/top_k", "top-k"},
     {"/routed/", "experts"},

@@ -29,7 +29,7 @@ std::array<float, 256> make_e4m3_table() {
   for (int bits = 0; bits < 256; ++bits) {
     const int exponent = (bits >> 3) & 15, mantissa = bits & 7;
     const float magnitude = exponent == 15 && mantissa == 7 ? std::numeric_limits<float>::quiet_NaN()
-                            : exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                            : exponent == 0                 ? std::ldexp(static_cast<float>(mantissa), -9)
                                             : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
     table[static_cast<size_t>(bits)] = (bits & 0x80) != 0 ? -magnitude : magnitude;
   }
@@ -170,18 +170,18 @@ const std::byte* MatrixReader::code_row(uint64_t row, uint64_t col) const {
   return data_ + row * row_bytes_ + (codes_ == StoredCodes::fp4 ? col / 2 : col);
 }
 
-void MatrixReader::read_fp8_scales(uint64_t row_begin, uint64_t row_end, float* out, Columns columns) const {
+void MatrixReader::read_f32_scales(uint64_t row_begin, uint64_t row_end, float* out, Columns columns) const {
   const uint64_t first = columns.begin / block_cols_, end = blocks(std::min(columns.end, cols_), block_cols_);
   for (uint64_t row = row_begin; row < row_end; ++row) {
     for (uint64_t block = first; block < end; ++block) *out++ = scale(row / block_rows_, block);
   }
 }
 
-void MatrixReader::read_fp4_scales(uint64_t row_begin, uint64_t row_end, uint8_t* out,
-                                   Columns columns) const {
+void MatrixReader::read_e8m0_scales(uint64_t row_begin, uint64_t row_end, uint8_t* out,
+                                    Columns columns) const {
   const uint64_t first = columns.begin / block_cols_, end = blocks(std::min(columns.end, cols_), block_cols_);
   for (uint64_t row = row_begin; row < row_end; ++row, out += end - first)
-    std::memcpy(out, scales_ + row * scale_cols_ + first, end - first);
+    std::memcpy(out, scales_ + row / block_rows_ * scale_cols_ + first, end - first);
 }
 
 float MatrixReader::scale(uint64_t block_row, uint64_t block_col) const {

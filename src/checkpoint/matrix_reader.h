@@ -42,6 +42,7 @@ class MatrixReader {
   DType dtype() const { return dtype_; }
   StoredCodes codes() const { return codes_; }
   uint32_t block_cols() const { return block_cols_; }  // of scales; 1 without
+  DType scale_dtype() const { return scale_dtype_; }   // none: no codes
   const StoredTensor& tensor() const { return tensor_; }
 
   // out [row_end - row_begin, number of columns], contiguous.
@@ -55,10 +56,10 @@ class MatrixReader {
   // With codes: those of a row from column `col` on (even for fp4), and the bytes from row to row.
   const std::byte* code_row(uint64_t row, uint64_t col) const;
   size_t row_bytes() const { return row_bytes_; }
-  // Scales of the blocks that the columns touch, for each row: [row_end - row_begin, blocks]. Those of fp8 as
-  // float32, those of fp4 as e8m0.
-  void read_fp8_scales(uint64_t row_begin, uint64_t row_end, float* out, Columns columns) const;
-  void read_fp4_scales(uint64_t row_begin, uint64_t row_end, uint8_t* out, Columns columns) const;
+  // Scales of the blocks that the columns touch, for each row: [row_end - row_begin, blocks]. As float32; or
+  // as the e8m0 that they are stored as (`scale_dtype`).
+  void read_f32_scales(uint64_t row_begin, uint64_t row_end, float* out, Columns columns) const;
+  void read_e8m0_scales(uint64_t row_begin, uint64_t row_end, uint8_t* out, Columns columns) const;
 
   // The rows will not be read again soon: gives back the memory of the file's pages.
   void drop_rows(uint64_t row_begin, uint64_t row_end) const;

@@ -169,8 +169,9 @@ OptionSet Settings::declare() {
       "Tokens that the KV pool holds; 0: max_num_seqs full contexts, within a quarter of the free memory.");
   set.integer("serving.max_queue", serving.max_queue, 1, 1048576,
               "Requests that may wait; one more is answered with 429.");
-  set.boolean("serving.enable_prefix_caching", serving.enable_prefix_caching,
-              "Prompts go on from what earlier sequences with the same beginning have computed; changes no bit.");
+  set.boolean(
+      "serving.enable_prefix_caching", serving.enable_prefix_caching,
+      "Prompts go on from what earlier sequences with the same beginning have computed; changes no bit.");
   set.choice("serving.reasoning_parser", serving.reasoning_parser,
              {"auto", "none", "deepseek_v4", "deepseek_r1", "qwen3"},
              "How answers mark their reasoning; auto: as the model's chat format says.");
@@ -229,9 +230,10 @@ OptionSet Settings::declare() {
   set.integer(
       "measure.layers", measure.layers, 0, 1024,
       "Layers that the model is cut to; 0: all of them, or for bench moe as many as a gigabyte holds.");
-  set.text("measure.weights", measure.weights,
-           "Format of the matrices: bf16, fp8_block, mxfp4, ... (a wrong name lists all); released: as the "
-           "model's files have them. Routers, heads and absorbed projections stay bf16.");
+  set.text(
+      "measure.weights", measure.weights,
+      "Format of the matrices: bf16, fp8_block, mxfp4, ... (a wrong name lists all); released: as the "
+      "model's files have them. Routers and absorbed projections stay bf16, heads but in int8 and mxfp8.");
   set.text("measure.expert_weights", measure.expert_weights,
            "Format of the routed experts; empty: that of measure.weights.");
   set.list("measure.batch", measure.batch,

@@ -9,6 +9,7 @@
 #include "model/step_mla.h"
 #include "program/operations_attention.h"
 #include "program/operations_basic.h"
+#include "program/quantized_product.h"
 
 namespace tandem {
 namespace {
@@ -161,7 +162,7 @@ Tensor append_head(ProgramBuilder& builder, const DecoderParts& parts, const Ste
                                         .weight = norm,
                                         .epsilon = config.rms_norm_eps,
                                         .out = normed}));
-  builder.append(matmul("head.logits", {.weights = {&parts.weights.head, 1}, .in = normed, .out = logits}));
+  append_matmul(builder, "head.logits", {.weights = {&parts.weights.head, 1}, .in = normed, .out = logits});
   if (config.logits_divisor != 1.0f) builder.append(divide("head.divide", logits, config.logits_divisor));
   return logits;
 }

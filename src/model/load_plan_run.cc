@@ -23,6 +23,23 @@ const MatrixReader& reader_of(const ResolvedTensors& tensors, size_t claim) {
   return *tensors.readers[claim];  // NOLINT(bugprone-unchecked-optional-access)
 }
 
+// The format that keeps a tensor's codes as they are stored; none: it has no codes, or in blocks that no
+// kernel knows.
+std::optional<PackFormat> format_of_codes(const MatrixReader& reader) {
+  switch (reader.codes()) {
+    case StoredCodes::none:
+      return std::nullopt;
+    case StoredCodes::fp4:
+      return PackFormat::mxfp4;
+    case StoredCodes::fp8:
+      break;
+  }
+  if (reader.block_cols() == scale_block_cols(PackFormat::fp8_block)) return PackFormat::fp8_block;
+  const bool mx =
+      reader.block_cols() == scale_block_cols(PackFormat::mxfp8) && reader.scale_dtype() == DType::f8_e8m0;
+  return mx ? std::optional(PackFormat::mxfp8) : std::nullopt;
+}
+
 // A source's rows among rows of the packed weight.
 struct Stretch {
   const SourceRows& source;
@@ -118,6 +135,7 @@ uint64_t LoadRun::row_bytes(const Pack& pack) const {
   if (pack.quantized) return dtype_bytes(compute_dtype_, pack.item.cols);
   switch (pack.format) {
     case PackFormat::fp8_block:
+    case PackFormat::mxfp8:
       return pack.item.cols;
     case PackFormat::mxfp4:
       return (uint64_t{pack.item.cols} + 1) / 2;
@@ -129,14 +147,16 @@ uint64_t LoadRun::row_bytes(const Pack& pack) const {
 std::optional<PackFormat> LoadRun::quantized_as(const PackItem& item) const {
   const std::optional<PackFormat> format = quantized_format(storage_);
   if (!format || item.transposed) return std::nullopt;
+  // In bf16 it would be a third of what a step of one row reads of a small model in mxfp4.
+  const bool head = item.role == WeightRole::head;
   for (const SourceRows& source : item.sources) {
     // Where released fp8 models keep bf16 it is because the part is sensitive.
     const TensorClaim& claim = plan_.claims()[source.claim];
-    const bool wanted = claim.block_quantized || claim.role == WeightRole::experts;
+    const bool wanted = head || claim.block_quantized || claim.role == WeightRole::experts;
     if (!wanted || absorbed_[source.claim]) return std::nullopt;
     if (reader_of(tensors_, source.claim).codes() != StoredCodes::none) return std::nullopt;
   }
-  return format;
+  return head ? quantized_head_format(*format) : *format;
 }
 
 Status LoadRun::check_storage(const ModelConfig& config) const {
@@ -146,9 +166,7 @@ Status LoadRun::check_storage(const ModelConfig& config) const {
   for (const Pack& pack : packs_) {
     for (const SourceRows& source : pack.item.sources) {
       const MatrixReader& reader = reader_of(tensors_, source.claim);
-      const PackFormat stored =
-          reader.codes() == StoredCodes::fp8 ? PackFormat::fp8_block : PackFormat::mxfp4;
-      if (reader.codes() == StoredCodes::none || stored == *wanted) continue;
+      if (reader.codes() == StoredCodes::none || format_of_codes(reader) == wanted) continue;
       return make_error(
           ErrorCode::unsupported,
           fmt::format(
@@ -182,10 +200,7 @@ PackFormat LoadRun::format_of(const PackItem& item) const {
   if (compute_dtype_ == DType::f32 || storage_ == WeightStorage::dequantized || item.transposed)
     return plain_format();
   const auto stored = [&](const SourceRows& source) {
-    const MatrixReader& reader = reader_of(tensors_, source.claim);
-    const PackFormat coded = reader.codes() == StoredCodes::fp8 ? PackFormat::fp8_block : PackFormat::mxfp4;
-    const bool packs = reader.codes() != StoredCodes::none && reader.block_cols() == scale_block_cols(coded);
-    return packs ? coded : plain_format();
+    return format_of_codes(reader_of(tensors_, source.claim)).value_or(plain_format());
   };
   const PackFormat first = stored(item.sources.front());
   const bool alike =
@@ -307,9 +322,9 @@ Result<uint64_t> LoadRun::pack_codes(const Pack& pack, uint32_t row_begin, uint3
     const MatrixReader& reader = reader_of(tensors_, part.source.claim);
     TANDEM_TRY(reader.check_scales(part.from, part.to));
     if (pack.format == PackFormat::fp8_block) {
-      reader.read_fp8_scales(part.from, part.to, reinterpret_cast<float*>(scratch), columns);
+      reader.read_f32_scales(part.from, part.to, reinterpret_cast<float*>(scratch), columns);
     } else {
-      reader.read_fp4_scales(part.from, part.to, reinterpret_cast<uint8_t*>(scratch), columns);
+      reader.read_e8m0_scales(part.from, part.to, reinterpret_cast<uint8_t*>(scratch), columns);
     }
     const CodedRows rows = {reader.code_row(part.from, item.col_begin), reader.row_bytes(), scratch, blocks};
     const PackFault fault = table_.pack_coded(

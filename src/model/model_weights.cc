@@ -60,9 +60,13 @@ void log_huge_pages(const std::string& path, const ModelWeights& weights) {
 void log_quantized(const std::string& path, const std::vector<QuantizedTensor>& tensors) {
   if (tensors.empty()) return;
   QuantizationError all;
+  std::string formats;
   const QuantizedTensor* worst = &tensors.front();
   for (const QuantizedTensor& each : tensors) {
     all.add(each.error);
+    const std::string_view name = pack_format_name(each.format);
+    if (formats.find(name) == std::string::npos)
+      formats += (formats.empty() ? "" : " and ") + std::string(name);
     if (each.error.relative_rms() > worst->error.relative_rms()) worst = &each;
     log_debug(fmt::format("quantised to {}: relative RMS error {:.5f}, largest {:.3g}: {}",
                           pack_format_name(each.format), each.error.relative_rms(), each.error.largest,
@@ -71,8 +75,8 @@ void log_quantized(const std::string& path, const std::vector<QuantizedTensor>& 
   log_info(fmt::format(
       "weights of {}: {} tensors quantised to {} while loading: relative RMS error {:.5f}, largest "
       "difference {:.3g}; the worst tensor has {:.5f}: {}",
-      path, tensors.size(), pack_format_name(tensors.front().format), all.relative_rms(), all.largest,
-      worst->error.relative_rms(), worst->tensor));
+      path, tensors.size(), formats, all.relative_rms(), all.largest, worst->error.relative_rms(),
+      worst->tensor));
 }
 
 // A slice knows where it lies in its expert.
@@ -129,6 +133,10 @@ std::optional<PackFormat> quantized_format(WeightStorage storage) {
   }
 }
 
+PackFormat quantized_head_format(PackFormat format) {
+  return format == PackFormat::mxfp4 ? PackFormat::mxfp8 : format;
+}
+
 Result<ModelWeights> load_model_weights(const std::string& path, const ModelConfig& config,
                                         const KernelTable& table, ThreadPool& pool,
                                         const LoadOptions& options) {
@@ -175,8 +183,8 @@ Result<ModelWeights> load_model_weights(const std::string& path, const ModelConf
                          options.compute_dtype == DType::f32 ? "the float32 reference mode"
                          : options.storage == WeightStorage::dequantized
                              ? "as asked"
-                             : "absorbed projections, blocks that are not 128 columns wide, or formats that "
-                               "do not match inside one matrix"));
+                             : "absorbed projections, blocks other than of 128 columns or of 32 with F8_E8M0 "
+                               "scales, or formats that do not match inside one matrix"));
   }
   std::optional<WeightsCache> cache;
   if (!options.cache_folder.empty()) {

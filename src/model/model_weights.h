@@ -125,9 +125,9 @@ struct HeldParts {
 enum class WeightStorage : uint8_t {
   stored,       // codes with block scales (fp8, fp4) are packed as they are (float32 compute: dequantised)
   dequantized,  // codes are dequantised to the compute dtype
-  // Experts, shared experts, projections and dense layers are quantised while they are loaded, where the
-  // files do not have them in this format already; absorbed projections, router, embedding, head, norms and
-  // what released fp8 models leave in bf16 stay as they are. bf16 compute only.
+  // Experts, shared experts, projections, dense layers and the head are quantised while they are loaded, where
+  // the files do not have them in this format already; absorbed projections, router, embedding, norms and what
+  // else released fp8 models leave in bf16 stay as they are. bf16 compute only.
   int8,
   fp8,
   mxfp8,
@@ -137,6 +137,9 @@ std::string_view weight_storage_name(WeightStorage storage);  // "auto", "dequan
 std::optional<WeightStorage> weight_storage_from_name(std::string_view name);
 // The format that `storage` makes; none for the first two.
 std::optional<PackFormat> quantized_format(WeightStorage storage);
+// And as what the head is, where it is not stored as codes: every logit comes from one row of it, so it keeps
+// eight bits.
+PackFormat quantized_head_format(PackFormat format);
 
 struct LoadOptions {
   DType compute_dtype = DType::bf16;

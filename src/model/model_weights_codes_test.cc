@@ -22,6 +22,7 @@ enum class Release : uint8_t {
   v3,         // F8_E4M3 and weight_scale_inv F32
   v3_powers,  // the same, scales are powers of two
   v4_fp8,     // F8_E4M3 and scale F8_E8M0
+  mxfp8,      // the same, one scale for 32 columns of a row
   v4_i8,      // experts fp4 as I8, the rest as v4_fp8
   v4_f4,      // experts fp4 as F4, the rest as v4_fp8
 };
@@ -30,7 +31,9 @@ class WeightCodesTest : public ModelWeightsTest {
  protected:
   void make_release(Release release) {
     tensors_.clear();
-    make(kV3Codes);
+    std::string text = kV3Codes;
+    if (release == Release::mxfp8) text.replace(text.find("[128,128]"), 9, "[1,32]");
+    make(text.c_str());
     const std::map<std::string, Tensor> plain = tensors_;
     for (const auto& [name, tensor] : plain) {
       // Those that fp8 releases quantise: all matrices but the ends and the router.
@@ -54,9 +57,11 @@ class WeightCodesTest : public ModelWeightsTest {
   void make_fp8(const std::string& name, Release release) {
     Tensor& tensor = tensors_[name];
     const uint64_t rows = tensor.shape[0], cols = tensor.shape[1];
-    const uint64_t scale_cols = (cols + 127) / 128;
+    const uint64_t block_rows = release == Release::mxfp8 ? 1 : 128;
+    const uint64_t block_cols = release == Release::mxfp8 ? 32 : 128;
+    const uint64_t scale_cols = (cols + block_cols - 1) / block_cols;
     Tensor scales;
-    scales.shape = {(rows + 127) / 128, scale_cols};
+    scales.shape = {(rows + block_rows - 1) / block_rows, scale_cols};
     for (uint64_t i = 0; i < scales.shape[0] * scale_cols; ++i) {
       const int power = -14 + static_cast<int>((std::hash<std::string>{}(name) + i) % 4);
       const float mantissa = release == Release::v3 ? 1.0f + 0.37f * static_cast<float>(i % 3) : 1.0f;
@@ -73,8 +78,8 @@ class WeightCodesTest : public ModelWeightsTest {
     for (uint64_t i = 0; i < rows * cols; ++i) {
       const auto code = static_cast<uint8_t>((std::hash<std::string>{}(name) + i * 2654435761u) >> 7);
       tensor.bytes[i] = (code & 0x7f) == 0x7f ? uint8_t{0} : code;
-      tensor.values[i] =
-          f8_e4m3_to_float(tensor.bytes[i]) * scales.values[i / cols / 128 * scale_cols + i % cols / 128];
+      tensor.values[i] = f8_e4m3_to_float(tensor.bytes[i]) *
+                         scales.values[i / cols / block_rows * scale_cols + i % cols / block_cols];
     }
     tensors_[scale_name(name, release)] = std::move(scales);
   }
@@ -185,8 +190,8 @@ class WeightCodesTest : public ModelWeightsTest {
   }
 };
 
-constexpr Release kReleases[] = {Release::v3, Release::v3_powers, Release::v4_fp8, Release::v4_i8,
-                                 Release::v4_f4};
+constexpr Release kReleases[] = {Release::v3,    Release::v3_powers, Release::v4_fp8,
+                                 Release::mxfp8, Release::v4_i8,     Release::v4_f4};
 
 TEST_F(WeightCodesTest, StayAsTheyAreStored) {
   for (const Release release : kReleases) {
@@ -198,16 +203,17 @@ TEST_F(WeightCodesTest, StayAsTheyAreStored) {
     const std::string log = testing::internal::GetCapturedStderr();
     ASSERT_TRUE(stored.has_value()) << stored.error().message;
     const LayerWeights& layer = stored->layers[1];
-    EXPECT_EQ(layer.attention.q_a.format, PackFormat::fp8_block);
-    EXPECT_EQ(layer.attention.value_absorb[0].format, PackFormat::fp8_block);
+    const PackFormat fp8 = release == Release::mxfp8 ? PackFormat::mxfp8 : PackFormat::fp8_block;
+    EXPECT_EQ(layer.attention.q_a.format, fp8);
+    EXPECT_EQ(layer.attention.value_absorb[0].format, fp8);
     EXPECT_EQ(layer.attention.key_absorb[0].format, PackFormat::bf16);  // transposed
-    EXPECT_EQ(layer.moe.shared.gate_up.format, PackFormat::fp8_block);
+    EXPECT_EQ(layer.moe.shared.gate_up.format, fp8);
     EXPECT_EQ(layer.moe.router.format, PackFormat::bf16);
     EXPECT_EQ(stored->head.format, PackFormat::bf16);
-    const PackFormat experts = release >= Release::v4_i8 ? PackFormat::mxfp4 : PackFormat::fp8_block;
+    const PackFormat experts = release >= Release::v4_i8 ? PackFormat::mxfp4 : fp8;
     EXPECT_EQ(layer.moe.experts[3].gate_up.format, experts);
     EXPECT_EQ(layer.moe.experts[3].down.format, experts);
-    EXPECT_NE(log.find("fp8_block "), std::string::npos) << log;
+    EXPECT_NE(log.find(std::string(pack_format_name(fp8)) + " "), std::string::npos) << log;
     EXPECT_EQ(log.find("mxfp4 ") != std::string::npos, release >= Release::v4_i8) << log;
     // kv_b of three layers.
     EXPECT_NE(log.find("3 tensors with block scales become bf16 (absorbed"), std::string::npos) << log;
@@ -234,7 +240,7 @@ TEST_F(WeightCodesTest, StayAsTheyAreStored) {
 
 // Slices begin inside a block of scales: each has the products of its dequantised copy.
 TEST_F(WeightCodesTest, SlicesOfExperts) {
-  for (const Release release : {Release::v3_powers, Release::v4_i8, Release::v4_f4}) {
+  for (const Release release : {Release::v3_powers, Release::mxfp8, Release::v4_i8, Release::v4_f4}) {
     make_release(release);
     write();
     HeldParts held{.attention = false, .experts = true, .router = false, .shared_experts = false};
@@ -384,7 +390,7 @@ TEST_F(WeightCodesTest, OtherBlocksAreDequantized) {
   const std::string log = testing::internal::GetCapturedStderr();
   ASSERT_TRUE(weights.has_value()) << weights.error().message;
   EXPECT_EQ(weights->layers[0].moe.experts[1].down.format, PackFormat::bf16);
-  EXPECT_NE(log.find("blocks that are not 128 columns wide"), std::string::npos) << log;
+  EXPECT_NE(log.find("blocks other than of 128 columns"), std::string::npos) << log;
 }
 
 }  // namespace

@@ -158,6 +158,7 @@ void ExpertRunner::run_mlp(const MlpWeights& mlp, std::span<const uint32_t> row_
 ActivationView ExpertRunner::quantized_input(const PackedWeight& weight, uint32_t rows,
                                              const uint32_t* row_index, ActivationView in) {
   if (weight.format != PackFormat::int8 || in.format == ActivationFormat::int8) return in;
+  const TimeProfile::Scope scope(runner_->profile(), "quantize");
   QuantizeArgs args;
   args.in = in;
   args.format = ActivationFormat::int8;
@@ -172,6 +173,7 @@ ActivationView ExpertRunner::quantized_input(const PackedWeight& weight, uint32_
 
 ActivationView ExpertRunner::quantized_intermediate(std::span<const ExpertGroup> groups,
                                                     uint32_t intermediate_size) {
+  const TimeProfile::Scope scope(runner_->profile(), "quantize");
   QuantizeArgs args;
   args.in = {sizes_.compute_dtype, intermediate_.data(), intermediate_size};
   args.format = ActivationFormat::int8;

@@ -57,8 +57,8 @@ def test_the_report_covers_what_each_rank_holds(prompts, tmp_path):  # noqa: F81
     generate("arith", prompts, "--weights", "mxfp4", "--weights-report", str(report))
     whole = json.loads(report.read_text())
     assert whole["weights"] == "mxfp4" and 0.02 < whole["total"]["relative_rms_error"] < 0.2
-    names = [each["name"] for each in whole["tensors"]]
-    assert "model.layers.1.mlp.experts.3.down_proj.weight" in names and "lm_head.weight" not in names
+    formats = {each["name"]: each["format"] for each in whole["tensors"]}
+    assert formats["model.layers.1.mlp.experts.3.down_proj.weight"] == "mxfp4" and formats["lm_head.weight"] == "mxfp8"
     generate("arith", prompts, "--weights", "mxfp4", "--weights-report", str(report), "--ffn", "2", "--transport", "shm")
     parts = [json.loads((tmp_path / f"report.json.{rank}").read_text()) for rank in ("attention0", "ffn0", "ffn1")]
     experts = [{each["name"]: each for each in part["tensors"] if ".experts." in each["name"]} for part in parts]
