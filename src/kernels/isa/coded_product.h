@@ -454,14 +454,15 @@ struct StretchScratch {
   float scales[kGroupPanels][kPanelRows];
 };
 
-// Steps between two turns of the sums through memory when several tiles decode the same lines: 16 or 32 KiB
-// of codes.
-inline constexpr uint32_t kCodedBlockSteps = 256;
+// Steps between two turns of the sums through memory when tiles decode lines that were fetched before: 16 or
+// 32 KiB of codes. A single tile asks for as many lines as it reads, so its blocks are of one length: no more
+// than a task can lose at its first one, which nobody fetched.
+inline constexpr uint32_t kCodedBlockSteps = 256, kSingleTileSteps = 128;
 
 // Columns [begin, end) of a group times the rows of several tiles, each of which decodes.
 template <class Code>
 void multiply_decoding(const CodedGroup<Code>& coded, uint32_t begin, ColumnRange columns,
-                       const uint16_t* const* rows, uint32_t count, float* sums, size_t following) {
+                       const uint16_t* const* rows, uint32_t count, float* sums, WeightStream& stream) {
   constexpr uint32_t kLine = CodeSteps<Code>::kLine, kBlock = CodeSteps<Code>::kBlock;
   const uint32_t width = columns.end - columns.begin, end = begin + width / 2;
   const bool odd = width % 2 != 0;
@@ -471,7 +472,9 @@ void multiply_decoding(const CodedGroup<Code>& coded, uint32_t begin, ColumnRang
   CodedArgs<Code> args;
   args.group = coded;
   args.sums_stride = size_t{coded.panels} * kPanelRows;
-  for (uint32_t step = begin, block = kFirstBlockSteps;; block = kCodedBlockSteps) {
+  const uint32_t most_steps = tiles == 1 ? kSingleTileSteps : kCodedBlockSteps;
+  uint32_t block = stream.fetched != 0 || tiles == 1 ? most_steps : kFirstBlockSteps;
+  for (uint32_t step = begin;;) {
     const uint32_t stop = step / kBlock * kBlock + block;
     args.last = stop >= end + (odd ? 1 : 0);
     if (!args.last && stop > end) args.last = true;
@@ -481,10 +484,13 @@ void multiply_decoding(const CodedGroup<Code>& coded, uint32_t begin, ColumnRang
     args.resume = step != begin;
     const uint32_t next_block = (step + args.steps + kBlock - 1) / kBlock;
     const std::byte* next = coded.block(next_block);
-    const size_t left = static_cast<size_t>(group_end - next) + following;
-    const size_t most = static_cast<size_t>(coded.block(kCodedBlockSteps / kBlock) - coded.block(0));
+    const size_t rest = static_cast<size_t>(group_end - next), left = rest + stream.following;
+    block = block * 4 < most_steps ? block * 4 : most_steps;
+    const size_t most = static_cast<size_t>(coded.block(block / kBlock) - coded.block(0));
+    const size_t asked = left < most ? left : most;
     const size_t lines = (args.steps + kLine - 1) / kLine;
-    args.ahead = Ahead::spread(next, left < most ? left : most, lines * tiles, coded.panels);
+    args.ahead = Ahead::spread(next, asked, lines * tiles, coded.panels);
+    stream.fetched = asked > rest ? asked - rest : 0;
     uint32_t row = 0;
     for (uint32_t t = 0; t < tiles; ++t) {
       const uint32_t height = (count - row + (tiles - t) - 1) / (tiles - t);
@@ -499,11 +505,18 @@ void multiply_decoding(const CodedGroup<Code>& coded, uint32_t begin, ColumnRang
   }
 }
 
+// Rows whose tile takes all panels of a group at once, so that it reads one stream. Two panels at a time skip
+// half of the lines, and the CPU's own prefetchers fetch nothing: eight rows of fp8 run at 157 GFLOP/s a
+// thread that way, from lines fetched before at 178.
+template <class Code>
+inline constexpr uint32_t kStreamedRows =
+    kDecodeOnce ? kCodedRows<Code::kFormat> : kCodedAccumulators<Code::kFormat> / kGroupPanels;
+
 // Columns [begin, end) of group `group` times rows: as multiply_group of product.h, `scratch` to decode into.
 template <class Code>
 void multiply_coded_group(const PackedLayout& layout, const std::byte* weight, uint32_t group,
                           ColumnRange columns, const uint16_t* const* rows, uint32_t count, float* sums,
-                          size_t following, StretchScratch& scratch) {
+                          WeightStream& stream, StretchScratch& scratch) {
   constexpr uint32_t kBlock = CodeSteps<Code>::kBlock;
   const uint32_t panels = layout.panels_in_group(group);
   const CodedGroup<Code> coded{weight + layout.group_offset(group), panels};
@@ -511,7 +524,7 @@ void multiply_coded_group(const PackedLayout& layout, const std::byte* weight, u
   const uint32_t begin = (layout.col_phase + columns.begin) / 2, end = begin + width / 2;
   const bool odd = width % 2 != 0;
   const size_t sums_stride = size_t{panels} * kPanelRows;
-  if (count <= kCodedRows<Code::kFormat>) {
+  if (count <= kStreamedRows<Code>) {
     CodedArgs<Code> args{coded, 0, begin, width / 2, odd, false, true, sums, sums_stride, {}, 0};
     args.ahead = Ahead::streaming(coded.lines(begin / kBlock, 0), panels * kLineBytes, Code::kPrefetchBytes);
     args.ahead_block = panels * Code::kGeometry.scale_bytes;
@@ -519,7 +532,7 @@ void multiply_coded_group(const PackedLayout& layout, const std::byte* weight, u
     return;
   }
   if constexpr (!kDecodeOnce) {
-    multiply_decoding<Code>(coded, begin, columns, rows, count, sums, following);
+    multiply_decoding<Code>(coded, begin, columns, rows, count, sums, stream);
     return;
   }
   const uint32_t tiles = (count + kTileRows - 1) / kTileRows;
@@ -558,7 +571,7 @@ void multiply_coded_group(const PackedLayout& layout, const std::byte* weight, u
     }
     // While the tiles run, the codes of the next stretch are fetched: all of its blocks, with their scales.
     const std::byte* next = coded.block((decoded + kBlock - 1) / kBlock);
-    const size_t left = static_cast<size_t>(group_end - next) + following;
+    const size_t left = static_cast<size_t>(group_end - next) + stream.following;
     const size_t most = static_cast<size_t>(coded.block(kStretchSteps / kBlock) - coded.block(0));
     args.ahead = Ahead::spread(next, left < most ? left : most, size_t{args.steps} * tiles, panels);
     uint32_t row = 0;

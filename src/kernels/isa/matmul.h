@@ -180,7 +180,7 @@ struct CodedMultiply {
   TANDEM_INLINE static void run(const PackedLayout& layout, const std::byte* weight, uint32_t group,
                                 ColumnRange columns, const Rows& rows, uint32_t count, WeightStream& stream,
                                 TaskScratch& scratch) {
-    multiply_coded_group<Code>(layout, weight, group, columns, rows.at, count, scratch.sums, stream.following,
+    multiply_coded_group<Code>(layout, weight, group, columns, rows.at, count, scratch.sums, stream,
                                scratch.stretch);
   }
 };
