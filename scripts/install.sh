@@ -8,7 +8,7 @@ packages=(
   libboost1.81-dev libssl-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libyaml-cpp-dev libcli11-dev
   prometheus-cpp-dev libutf8proc-dev libucx-dev libhwloc-dev pkg-config libgtest-dev libbenchmark-dev
 )
-if [ "${1:-}" = "--tests" ]; then packages+=(python3 python3-venv); fi
+if [ "${1:-}" = "--tests" ]; then packages+=(python3 python3-venv openssl); fi
 
 missing=()
 for package in "${packages[@]}"; do

@@ -45,7 +45,7 @@ Result<int> serve_fronts(Settings& settings) {
   }
   std::fflush(stdout);
   stop.wait();
-  host->stop(kServeDrainLimit);
+  host->stop(std::chrono::seconds(settings.serving.drain_s));
   return kExitSuccess;
 }
 

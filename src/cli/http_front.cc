@@ -47,8 +47,20 @@ void tell_ranks(const Settings& settings, const std::vector<RankFacts>& ranks) {
 
 Result<std::unique_ptr<ApiServer>> start_server(const Settings& settings) {
   ApiServerOptions options;
-  options.http.host = settings.serving.host;
-  options.http.port = static_cast<uint16_t>(settings.serving.port);
+  const ServingSettings& serving = settings.serving;
+  HttpServerOptions& http = options.http;
+  http.host = serving.host;
+  http.port = static_cast<uint16_t>(serving.port);
+  http.max_body_bytes = static_cast<size_t>(serving.max_body_bytes);
+  http.tls_certificate_file = serving.ssl_certfile;
+  http.tls_key_file = serving.ssl_keyfile;
+  http.access.allowed_origins = serving.allowed_origins;
+  http.access.api_keys = serving.api_key;
+  if (!serving.api_key_file.empty()) {
+    auto keys = read_api_keys(serving.api_key_file);
+    if (!keys) return make_error(ErrorCode::invalid_argument, "serving.api_key_file: " + keys.error().message);
+    http.access.api_keys.insert(http.access.api_keys.end(), keys->begin(), keys->end());
+  }
   TANDEM_ASSIGN(std::unique_ptr<ApiServer> server, ApiServer::start(std::move(options)));
   tell(settings, "listening", server->url());
   server->set_progress("reading the model", 0);
@@ -63,8 +75,8 @@ void serve_until_stopped(const Settings& settings, StopSignal& stop, ApiServer& 
   while (!stop.wait_for(kTendInterval)) {
     if (tend) tend();
   }
-  log_info("stopping: open requests have " + std::to_string(kServeDrainLimit.count()) + " s to end");
-  server.stop(kServeDrainLimit);
+  log_info("stopping: open requests have " + std::to_string(settings.serving.drain_s) + " s to end");
+  server.stop(std::chrono::seconds(settings.serving.drain_s));
 }
 
 }  // namespace tandem

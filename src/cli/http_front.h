@@ -15,9 +15,6 @@
 
 namespace tandem {
 
-// Streams that are open when the server is asked to stop may end by themselves for so long.
-inline constexpr auto kServeDrainLimit = std::chrono::seconds(10);
-
 // The name of the model in the API.
 std::string served_name(const Settings& settings);
 

@@ -177,6 +177,22 @@ OptionSet Settings::declare() {
              "How answers mark their reasoning; auto: as the model's chat format says.");
   set.choice("serving.tool_call_parser", serving.tool_call_parser, {"auto", "none", "deepseek_v4", "hermes"},
              "How answers write tool calls; auto: as the chat format says; none: calls stay text.");
+  set.list("serving.api_key", serving.api_key,
+           "Keys, one of which each request must send (Authorization: Bearer, or x-api-key); empty: none is "
+           "asked for. /health, /ready and /metrics answer without. Flags are seen by all users of a machine: "
+           "the file or TANDEM_API_KEY is better.");
+  set.text("serving.api_key_file", serving.api_key_file,
+           "File with more such keys, one a line; # begins a comment.");
+  set.text("serving.ssl_certfile", serving.ssl_certfile,
+           "PEM file of the certificate, with the chain above it: the server speaks TLS. Empty: plain HTTP.");
+  set.text("serving.ssl_keyfile", serving.ssl_keyfile, "PEM file of the certificate's key.");
+  set.list("serving.allowed_origins", serving.allowed_origins,
+           "Origins of web pages whose scripts may use the API (CORS), such as https://chat.example.org; *: "
+           "all of them.");
+  set.integer("serving.max_body_bytes", serving.max_body_bytes, 1024, 1073741824,
+              "Largest body of a request; more is answered with 413.");
+  set.integer("serving.drain_s", serving.drain_s, 0, 3600,
+              "How long open replies may go on when the server is asked to stop, in seconds.");
 
   set.integer("up.attention", up.attention, 1, 1024, "Attention ranks to start.");
   set.integer("up.ffn", up.ffn, 0, 1024, "FFN ranks to start; 0: colocated.");
@@ -332,6 +348,13 @@ Result<void> validate(const Settings& settings) {
                   "0, or afd.placement: hybrid");
   }
   TANDEM_TRY(settings.capture_sizes());
+  const ServingSettings& serving = settings.serving;
+  if (serving.ssl_certfile.empty() != serving.ssl_keyfile.empty()) {
+    const bool key_alone = serving.ssl_certfile.empty();
+    return refuse(key_alone ? "serving.ssl_keyfile" : "serving.ssl_certfile",
+                  std::string("one file without ") + (key_alone ? "serving.ssl_certfile" : "serving.ssl_keyfile"),
+                  "both, or neither");
+  }
   return {};
 }
 

@@ -63,6 +63,12 @@ struct ServingSettings {
   int64_t max_queue = 1024;
   bool enable_prefix_caching = true;
   std::string reasoning_parser = "auto", tool_call_parser = "auto";
+  std::vector<std::string> api_key;
+  std::string api_key_file;
+  std::string ssl_certfile, ssl_keyfile;
+  std::vector<std::string> allowed_origins;
+  int64_t max_body_bytes = 32 << 20;  // a prompt of a million tokens as JSON numbers is some 8 MB
+  int64_t drain_s = 10;
 };
 
 struct UpSettings {

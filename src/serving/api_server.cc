@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "serving/api_error.h"
 #include "serving/completion_service.h"
+#include "serving/openapi.h"
 #include "serving/serving_metrics.h"
 #include "serving/worker_pool.h"
 
@@ -86,6 +87,25 @@ struct ApiServer::Impl {
     if (response.status == 503) response.headers.emplace_back("retry-after", "1");
     response.body = body.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
     writer->respond(std::move(response));
+  }
+
+  // Whether a load balancer should send requests here: unlike /health it also looks at the queue.
+  void ready(const Writer& writer) const {
+    const auto served = current();
+    std::string reason;
+    if (!served) {
+      reason = loading().message;
+    } else if (const Status state = served->engine->health(); !state) {
+      reason = state.error().message;
+    } else if (const EngineStats stats = served->engine->stats();
+               stats.waiting >= served->engine->limits().max_queue) {
+      reason = fmt::format("the queue is full: {} requests wait", stats.waiting);
+    }
+    if (reason.empty()) return writer->respond({.status = 200, .body = "{\"status\":\"ready\"}\n"});
+    const Json body = {{"status", "not ready"}, {"reason", reason}};
+    writer->respond({.status = 503,
+                     .headers = {{"retry-after", "1"}},
+                     .body = body.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"});
   }
 
   static Json rank_list(const std::vector<EngineRank>& ranks) {
@@ -176,6 +196,11 @@ struct ApiServer::Impl {
   RouteTable routes() {
     RouteTable table;
     table.add("GET", "/health", [this](Request, Writer writer) { health(writer); });
+    table.add("GET", "/ready", [this](Request, Writer writer) { ready(writer); });
+    table.add("GET", "/openapi.json", [this](Request, Writer writer) {
+      const auto served = current();
+      writer->respond({.status = 200, .body = openapi_json(served ? served->id : "") + "\n"});
+    });
     table.add("GET", "/metrics", [this](Request, Writer writer) {
       const auto served = current();
       writer->respond({.status = 200,
@@ -192,6 +217,8 @@ struct ApiServer::Impl {
     };
     generates("/v1/completions", &CompletionService::handle_completion);
     generates("/v1/chat/completions", &CompletionService::handle_chat);
+    generates("/tokenize", &CompletionService::handle_tokenize);
+    generates("/detokenize", &CompletionService::handle_detokenize);
     generates("/v1/responses", &CompletionService::handle_responses);
     generates("/v1/messages", &CompletionService::handle_messages);
     generates("/v1/messages/count_tokens", &CompletionService::count_message_tokens);
@@ -205,7 +232,8 @@ struct ApiServer::Impl {
         fmt::format("{} {} {} {:.1f} ms, {} bytes in, {} out, {} {}{}", for_log(record.method),
                     for_log(record.path), record.status, record.seconds * 1e3, record.bytes_in,
                     record.bytes_out, record.peer, record.id, record.disconnected ? ", client left" : "");
-    record.route == "/health" || record.route == "/metrics" ? log_debug(line) : log_info(line);
+    const bool is_probe = record.route == "/health" || record.route == "/ready" || record.route == "/metrics";
+    is_probe ? log_debug(line) : log_info(line);
   }
 };
 
@@ -218,7 +246,8 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(ApiServerOptions options) {
   auto impl = std::make_unique<Impl>();
   Impl* self = impl.get();
   options.http.error_response = [](int status, std::string message, std::string_view path) {
-    return refusal({.status = status, .message = std::move(message)}, path, "");
+    return refusal({.status = status, .message = std::move(message), .code = status == 401 ? "invalid_api_key" : ""},
+                   path, "");
   };
   options.http.on_complete = [self](const HttpRecord& record) { self->completed(record); };
   impl->prepare =

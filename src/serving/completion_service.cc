@@ -13,6 +13,8 @@
 #include "serving/openai_request.h"
 #include "serving/responses_reply.h"
 #include "serving/responses_request.h"
+#include "serving/tokenize_format.h"
+#include "serving/tokenize_request.h"
 
 namespace tandem {
 
@@ -177,6 +179,35 @@ void CompletionService::count_message_tokens(const ServedModel& model, const Htt
   writer->respond({.status = 200,
                    .headers = {{"request-id", request.id}},
                    .body = fmt::format("{{\"input_tokens\":{}}}\n", chat->tokens.size())});
+}
+
+void CompletionService::handle_tokenize(const ServedModel& model, const HttpRequest& request,
+                                        const std::shared_ptr<ResponseWriter>& writer) const {
+  auto parsed = parse_tokenize_request(request.body, context_of(model));
+  if (!parsed) return writer->respond(error_response(parsed.error()));
+  std::vector<int32_t> tokens;
+  if (parsed->is_chat) {
+    auto chat = encode(model, request, parsed->chat, "messages", writer);
+    if (!chat) return;
+    tokens = std::move(chat->tokens);
+  } else {
+    const EngineLimits& limits = model.engine->limits();
+    auto ids = model.tokenizer->encode(parsed->prompt, {.add_special_tokens = parsed->add_special_tokens,
+                                                        .parse_special = parsed->parse_special_tokens,
+                                                        .max_tokens = max_counted_tokens(limits)});
+    if (!ids) return writer->respond(error_response(unencodable(ids.error(), limits, "prompt")));
+    tokens = std::move(*ids);
+  }
+  writer->respond({.status = 200, .body = tokenize_json(model, tokens, parsed->return_token_strs) + "\n"});
+}
+
+void CompletionService::handle_detokenize(const ServedModel& model, const HttpRequest& request,
+                                          const std::shared_ptr<ResponseWriter>& writer) const {
+  const auto tokens = parse_detokenize_request(request.body, context_of(model));
+  if (!tokens) return writer->respond(error_response(tokens.error()));
+  const auto text = model.tokenizer->decode(*tokens);
+  if (!text) return writer->respond(error_response(api_error(text.error())));
+  writer->respond({.status = 200, .body = detokenize_json(*text) + "\n"});
 }
 
 std::optional<EncodedChat> CompletionService::encode(const ServedModel& model, const HttpRequest& request,

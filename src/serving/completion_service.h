@@ -25,6 +25,11 @@ class CompletionService {
                    const std::shared_ptr<ResponseWriter>& writer) const;
   void handle_responses(const ServedModel& model, const HttpRequest& request,
                         const std::shared_ptr<ResponseWriter>& writer) const;
+  // vLLM's way to ask for the ids of a text or of a chat's prompt, and for the text of ids.
+  void handle_tokenize(const ServedModel& model, const HttpRequest& request,
+                       const std::shared_ptr<ResponseWriter>& writer) const;
+  void handle_detokenize(const ServedModel& model, const HttpRequest& request,
+                         const std::shared_ptr<ResponseWriter>& writer) const;
   // Anthropic's API; and how long a prompt is that one would make.
   void handle_messages(const ServedModel& model, const HttpRequest& request,
                        const std::shared_ptr<ResponseWriter>& writer) const;

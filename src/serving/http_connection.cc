@@ -64,7 +64,9 @@ void set_socket_options(boost::asio::ip::tcp::socket& socket) {
 struct HttpConnection::Parser : http::request_parser<http::string_body> {};
 
 HttpConnection::HttpConnection(boost::asio::ip::tcp::socket socket, std::shared_ptr<HttpContext> context)
-    : socket_(std::move(socket)), timer_(context->io), context_(std::move(context)) {
+    : stream_(make_stream(std::move(socket), context->tls.get())),
+      timer_(context->io),
+      context_(std::move(context)) {
   context_->connections.insert(this);
   context_->open_connections.fetch_add(1);
 }
@@ -73,15 +75,21 @@ HttpConnection::~HttpConnection() = default;
 
 void HttpConnection::start() {
   error_code ec;
-  const auto endpoint = socket_.remote_endpoint(ec);
+  const auto endpoint = stream_->socket().remote_endpoint(ec);
   if (!ec) peer_ = endpoint.address().to_string() + ":" + std::to_string(endpoint.port());
-  set_socket_options(socket_);
-  arm(Wait::idle, context_->options.idle_timeout);
-  read_more();
+  set_socket_options(stream_->socket());
+  arm(Wait::idle, context_->options.request_timeout);
+  stream_->handshake([self = shared_from_this()](const error_code& failed, size_t) {
+    if (self->closed_) return;
+    if (failed) return self->close();  // a scanner, or a client that does not trust the certificate
+    self->arm(Wait::idle, self->context_->options.idle_timeout);
+    self->read_more();
+  });
 }
 
 void HttpConnection::refuse() {
-  set_socket_options(socket_);
+  if (stream_->is_tls()) return close();  // a handshake would cost more than the refusal is worth
+  set_socket_options(stream_->socket());
   fail(503, "too many connections are open (" + std::to_string(context_->options.max_connections) +
                 "): try again later, or start the server with a higher limit");
   read_more();
@@ -91,13 +99,13 @@ void HttpConnection::read_more() {
   if (reading_ || closed_) return;
   if (state_ && !lingering_ && in_.size() >= kMaxPipelinedBytes) return;
   reading_ = true;
-  socket_.async_read_some(boost::asio::buffer(chunk_),
-                          [self = shared_from_this()](const error_code& ec, size_t bytes) {
-                            self->reading_ = false;
-                            if (self->closed_) return;
-                            if (ec) return self->peer_gone();
-                            self->on_read(bytes);
-                          });
+  stream_->read_some(boost::asio::buffer(chunk_),
+                     [self = shared_from_this()](const error_code& ec, size_t bytes) {
+                       self->reading_ = false;
+                       if (self->closed_) return;
+                       if (ec) return self->peer_gone();
+                       self->on_read(bytes);
+                     });
 }
 
 void HttpConnection::on_read(size_t bytes) {
@@ -165,7 +173,7 @@ std::shared_ptr<HttpReplyState> HttpConnection::begin_exchange(bool keep_alive, 
 
 void HttpConnection::fail(int status, std::string message) {
   std::string path;
-  if (parser_ && parser_->is_header_done()) {
+  if (parser_) {  // as far as it came: a body that is announced too large fails with the header
     const auto& whole = parser_->get().target();
     const std::string_view target(whole.data(), whole.size());
     if (!percent_decode(target.substr(0, target.find('?')), path)) path.clear();
@@ -208,7 +216,8 @@ void HttpConnection::dispatch() {
   record_.path = path_ok ? request->path : std::string(target);
   auto reply = std::make_shared<HttpReply>(shared_from_this(), state);
   const HttpServerOptions& options = context_->options;
-  if (!path_ok) return reply->respond(options.error_response(400, "the path has a malformed percent escape", ""));
+  state->more_headers = options.access.cors_headers(request->header("origin"));
+  if (answer_before_routes(*request, path_ok, *reply)) return;
   if (head_only) request->method = "GET";
 
   const RouteTable::Match match = context_->routes.find(request->method, request->path);
@@ -225,6 +234,35 @@ void HttpConnection::dispatch() {
   }
   record_.route = match.route->pattern;
   match.route->handler(std::move(request), std::move(reply));
+}
+
+bool HttpConnection::answer_before_routes(const HttpRequest& request, bool path_ok, HttpReply& reply) {
+  const HttpServerOptions& options = context_->options;
+  if (!path_ok) {
+    reply.respond(options.error_response(400, "the path has a malformed percent escape", ""));
+    return true;
+  }
+  // A browser asks before a page's script may: it sends no key with that.
+  if (request.method == "OPTIONS" && !request.header("access-control-request-method").empty() &&
+      !options.access.cors_headers(request.header("origin")).empty()) {
+    HttpResponse response{.status = 204, .content_type = ""};
+    response.headers = {{"access-control-allow-methods", "GET, HEAD, POST"},
+                        {"access-control-max-age", "600"}};
+    const std::string_view wanted = request.header("access-control-request-headers");
+    constexpr std::string_view kNames =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_, ";
+    if (!wanted.empty() && wanted.find_first_not_of(kNames) == wanted.npos)
+      response.headers.emplace_back("access-control-allow-headers", wanted);
+    reply.respond(std::move(response));
+    return true;
+  }
+  if (HttpAccess::is_open(request.path) || options.access.has_key(request)) return false;
+  HttpResponse response = options.error_response(
+      401, "an API key is needed: send \"Authorization: Bearer KEY\" with one that this server was started with",
+      request.path);
+  response.headers.emplace_back("www-authenticate", "Bearer");
+  reply.respond(std::move(response));
+  return true;
 }
 
 void HttpConnection::post_deliver(const std::shared_ptr<HttpReplyState>& state, std::string bytes, int status,
@@ -275,12 +313,12 @@ void HttpConnection::on_written(size_t bytes) {
   }
   if (bytes != 0 && state_) arm(Wait::write, context_->options.write_timeout);
   // Part by part, so that slow progress is progress.
-  socket_.async_write_some(boost::asio::buffer(writing_),
-                           [self = shared_from_this()](const error_code& ec, size_t written) {
-                             if (self->closed_) return;
-                             if (ec) return self->peer_gone();
-                             self->on_written(written);
-                           });
+  stream_->write_some(boost::asio::buffer(writing_),
+                      [self = shared_from_this()](const error_code& ec, size_t written) {
+                        if (self->closed_) return;
+                        if (ec) return self->peer_gone();
+                        self->on_written(written);
+                      });
 }
 
 void HttpConnection::exchange_done() {
@@ -302,8 +340,7 @@ void HttpConnection::record(bool disconnected) {
 
 void HttpConnection::linger() {
   lingering_ = true;
-  error_code ignored;
-  socket_.shutdown(boost::asio::ip::tcp::socket::shutdown_send, ignored);
+  stream_->end_writing(shared_from_this());
   arm(Wait::linger, kLingerTime);
   read_more();
 }
@@ -337,7 +374,7 @@ void HttpConnection::close() {
   if (closed_) return;
   closed_ = true;
   error_code ignored;
-  socket_.close(ignored);
+  stream_->socket().close(ignored);
   timer_.cancel();
   context_->connections.erase(this);
   context_->open_connections.fetch_sub(1);

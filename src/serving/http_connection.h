@@ -13,10 +13,12 @@
 #include <unordered_set>
 
 #include "serving/http_server.h"
+#include "serving/http_stream.h"
 
 namespace tandem {
 
 class HttpConnection;
+class HttpReply;
 
 // What all connections of a server share. Lives as long as any of them.
 struct HttpContext {
@@ -25,7 +27,8 @@ struct HttpContext {
   RouteTable routes;
   std::unordered_set<HttpConnection*> connections;  // I/O thread
   std::atomic<size_t> open_connections{0};
-  bool draining = false;  // I/O thread
+  std::shared_ptr<TlsContext> tls;  // null: plain
+  bool draining = false;            // I/O thread
 };
 
 // The part of one exchange that both sides touch.
@@ -37,6 +40,7 @@ struct HttpReplyState {
   // Set before the handler runs:
   bool keep_alive = true, chunked = true, head_only = false;
   std::string request_id;
+  HttpHeaders more_headers;  // of whatever reply: those that let a web page read it
 };
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
@@ -65,6 +69,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void on_read(size_t bytes);
   void parse();
   void dispatch();
+  // Answers what no route is asked for: wrong escapes, questions of browsers, missing keys. False: go on.
+  bool answer_before_routes(const HttpRequest& request, bool path_ok, HttpReply& reply);
   std::shared_ptr<HttpReplyState> begin_exchange(bool keep_alive, bool http_1_1, bool head_only,
                                                  std::string id);
   void fail(int status, std::string message);
@@ -78,7 +84,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void arm(Wait wait, Duration duration);
   void on_timer();
 
-  boost::asio::ip::tcp::socket socket_;
+  std::unique_ptr<HttpStream> stream_;
   boost::asio::steady_timer timer_;
   std::shared_ptr<HttpContext> context_;
   std::string peer_;

@@ -50,12 +50,14 @@ std::string HttpReply::head(const HttpResponse& response, bool is_stream) const 
   if (is_stream) {
     text += "cache-control: no-cache\r\n";
     if (state_->chunked) text += "transfer-encoding: chunked\r\n";
-  } else {
+  } else if (response.status != 204) {  // which has no body, and says nothing of one (RFC 9110)
     text += "content-length: " + std::to_string(response.body.size()) + "\r\n";
   }
   text += state_->keep_alive ? "connection: keep-alive\r\n" : "connection: close\r\n";
   text += "x-request-id: " + state_->request_id + "\r\n";
-  for (const auto& [name, value] : response.headers) text += name + ": " + value + "\r\n";
+  for (const HttpHeaders& headers : {response.headers, state_->more_headers}) {
+    for (const auto& [name, value] : headers) text += name + ": " + value + "\r\n";
+  }
   return text + "\r\n";
 }
 

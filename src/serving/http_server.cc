@@ -66,6 +66,10 @@ class HttpServer::Impl {
   Status start(HttpServerOptions options, RouteTable routes) {
     context_->options = std::move(options);
     context_->routes = std::move(routes);
+    const HttpServerOptions& given = context_->options;
+    if (!given.tls_certificate_file.empty()) {
+      TANDEM_ASSIGN(context_->tls, TlsContext::load(given.tls_certificate_file, given.tls_key_file));
+    }
     TANDEM_TRY(listen());
     raise_descriptor_limit(context_->options.max_connections);
     work_.emplace(context_->io.get_executor());
@@ -100,6 +104,7 @@ class HttpServer::Impl {
   }
 
   uint16_t port() const { return port_; }
+  bool is_tls() const { return context_->tls != nullptr; }
   const std::string& host() const { return context_->options.host; }
   size_t open_connections() const { return context_->open_connections.load(); }
 
@@ -178,7 +183,8 @@ uint16_t HttpServer::port() const {
 std::string HttpServer::url() const {
   const std::string& host = impl_->host();
   const bool is_ipv6 = host.find(':') != std::string::npos;
-  return "http://" + (is_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(impl_->port());
+  const std::string scheme = impl_->is_tls() ? "https://" : "http://";
+  return scheme + (is_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(impl_->port());
 }
 size_t HttpServer::open_connections() const {
   return impl_->open_connections();

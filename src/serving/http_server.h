@@ -1,4 +1,4 @@
-// HttpServer: HTTP/1.1 over TCP on one I/O thread: keep-alive, bounded headers and bodies, timeouts, streams
+// HttpServer: HTTP/1.1 over TCP or TLS on one I/O thread: keep-alive, bounded headers and bodies, timeouts, streams
 // with a bounded backlog, and notice of a client that leaves. It knows no API: routes and the shape of errors
 // are passed in. start() and stop() from the owner's thread.
 #pragma once
@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "serving/http_access.h"
 #include "serving/http_types.h"
 #include "serving/route_table.h"
 
@@ -18,6 +19,10 @@ namespace tandem {
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;  // 0: any free one, see HttpServer::port()
+
+  // TLS, with both; PEM files. Without: plain HTTP.
+  std::string tls_certificate_file = {}, tls_key_file = {};
+  HttpAccess access = {};
 
   size_t max_header_bytes = 32 << 10;  // proxies add cookies and tokens; nothing legitimate comes near
   // A prompt of a million tokens as JSON numbers is some 8 MB.
@@ -33,7 +38,7 @@ struct HttpServerOptions {
   // Without any progress of a write: several retransmissions of TCP.
   Duration write_timeout = std::chrono::seconds(60);
 
-  // The reply for what the server itself refuses: 400, 404, 405, 408, 413, 431, 500, 503. `path`: as far as it
+  // The reply for what the server itself refuses: 400, 401, 404, 405, 408, 413, 431, 500, 503. `path`: as far as it
   // is known, else "". I/O thread, must not block.
   std::function<HttpResponse(int status, std::string message, std::string_view path)> error_response = {};
   // I/O thread, must not block. Optional.
@@ -50,7 +55,7 @@ class HttpServer {
   HttpServer& operator=(const HttpServer&) = delete;
 
   uint16_t port() const;
-  std::string url() const;  // "http://127.0.0.1:8000"
+  std::string url() const;  // "http://127.0.0.1:8000", or https
   size_t open_connections() const;
 
   // Accepts nothing more, waits at most `drain` for open replies, then breaks off the rest. May be called

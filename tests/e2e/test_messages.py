@@ -116,7 +116,8 @@ def test_blocks_are_their_text(arith):
         return arith.messages.count_tokens(model=MODEL, **fields).input_tokens
 
     one = count(system="Be brief.\nReally.", messages=user("a\nb"))
-    assert one == create(arith, system="Be brief.\nReally.", messages=user("a\nb"), max_tokens=1).usage.input_tokens
+    usage = create(arith, system="Be brief.\nReally.", messages=user("a\nb"), max_tokens=1).usage
+    assert one == usage.input_tokens + usage.cache_read_input_tokens
     blocks = [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}, {"type": "text", "text": "b"}]
     assert one == count(system=[{"type": "text", "text": "Be brief."}, {"type": "text", "text": "Really."}],
                         messages=[{"role": "user", "content": blocks}])

@@ -1,0 +1,159 @@
+"""What an operator sets: API keys, TLS, web pages (CORS), limits of bodies, readiness, request ids, an end that lets replies end."""
+
+import json
+import shutil
+import ssl
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+
+import anthropic
+import openai
+import pytest
+
+from tests.conftest import ARITH, BINARY, TandemServer
+from tests.e2e.conftest import MODEL, user
+
+CHAT = {"model": MODEL, "messages": user("7"), "max_tokens": 3}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys")
+    (folder / "keys").write_text("# of the team\nteam-key\n\nother-key  \n")
+    server = TandemServer(["serve", "--model", str(ARITH), "--port", "0", "--log-level", "warning", "--api-key-file", str(folder / "keys"),
+                           "--allowed-origins", "https://chat.example.org,http://localhost:3000", "--max-body-bytes", "4096"],
+                          folder, environment={"TANDEM_API_KEY": "mine,yours"})
+    yield server.wait_ready()
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("key", ["team-key", "other-key", "mine", "yours"])
+def test_keys(guarded, key):
+    client = openai.OpenAI(base_url=f"{guarded.url}/v1", api_key=key, max_retries=0)
+    assert client.chat.completions.create(**CHAT).choices
+    messages = anthropic.Anthropic(base_url=guarded.url, api_key=key, max_retries=0)
+    assert messages.messages.create(**CHAT).content
+
+
+@pytest.mark.parametrize("key", ["team-ke", "team-key2", "# of the team", "mine,yours", "x", "team-keyteam-key"])
+def test_wrong_keys(guarded, key):
+    with pytest.raises(openai.AuthenticationError) as caught:
+        openai.OpenAI(base_url=f"{guarded.url}/v1", api_key=key, max_retries=0).chat.completions.create(**CHAT)
+    assert caught.value.code == "invalid_api_key" and "Authorization: Bearer" in caught.value.message
+    with pytest.raises(anthropic.AuthenticationError) as caught:
+        anthropic.Anthropic(base_url=guarded.url, api_key=key, max_retries=0).messages.create(**CHAT)
+    assert caught.value.body["error"]["type"] == "authentication_error"
+
+
+def test_what_needs_a_key(guarded):
+    for path in ("/health", "/ready", "/metrics"):
+        assert guarded.request("GET", path).status == 200, path
+    for method, path in (("GET", "/v1/models"), ("GET", "/props"), ("GET", "/openapi.json"), ("POST", "/tokenize"), ("GET", "/nothing"),
+                         ("GET", "/health/x")):
+        reply = guarded.request(method, path, {} if method == "POST" else None)
+        assert reply.status == 401 and reply.headers["www-authenticate"] == "Bearer", path
+    assert guarded.request("GET", "/v1/models", headers={"authorization": "BEARER mine"}).status == 200
+    assert guarded.request("GET", "/v1/models", headers={"authorization": "Basic mine"}).status == 401
+    assert guarded.request("GET", "/v1/models", headers={"authorization": "Bearer "}).status == 401
+
+
+def test_cors(guarded):
+    asked = {"origin": "https://chat.example.org", "access-control-request-method": "POST",
+             "access-control-request-headers": "authorization,content-type,x-stainless-os"}
+    reply = guarded.request("OPTIONS", "/v1/chat/completions", headers=asked)
+    assert reply.status == 204 and reply.body == "" and "content-length" not in reply.headers
+    assert reply.headers["access-control-allow-origin"] == asked["origin"] and reply.headers["vary"] == "origin"
+    assert reply.headers["access-control-allow-headers"] == asked["access-control-request-headers"]
+    assert "POST" in reply.headers["access-control-allow-methods"]
+    key = {"authorization": "Bearer mine"}
+    assert guarded.request("GET", "/v1/models", headers={**key, "origin": "http://localhost:3000"}).headers[
+        "access-control-allow-origin"] == "http://localhost:3000"
+    # A page must be able to read why it was refused, and others must not read anything.
+    assert guarded.request("GET", "/v1/models", headers={"origin": "http://localhost:3000"}).headers["access-control-allow-origin"]
+    for origin in ("https://evil.example.org", "null", "https://chat.example.org.evil.org"):
+        assert "access-control-allow-origin" not in guarded.request("GET", "/v1/models", headers={**key, "origin": origin}).headers
+        assert guarded.request("OPTIONS", "/v1/models", headers={**asked, "origin": origin}).status == 401
+
+
+def test_large_bodies(guarded):
+    reply = guarded.request("POST", "/v1/messages", {"messages": "x" * 5000}, headers={"authorization": "Bearer mine"})
+    assert reply.status == 413 and reply.json()["error"]["type"] == "request_too_large"
+    assert guarded.request("POST", "/v1/completions", {"prompt": "x" * 5000}).json()["error"]["message"].startswith("the body is larger than 4096")
+
+
+def test_request_ids(server):
+    assert server.request("GET", "/health", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
+    made = {server.request("GET", "/health").headers["x-request-id"] for _ in range(3)}
+    assert len(made) == 3 and all(name.startswith("req-") for name in made)
+
+
+def test_ready(server):
+    assert server.request("GET", "/ready").json() == {"status": "ready"}
+
+
+def test_tls(tmp_path):
+    openssl = shutil.which("openssl")
+    assert openssl, "scripts/install.sh --tests installs it"
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run([openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(certificate), "-days", "2",
+                    "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"], check=True, capture_output=True)
+    server = TandemServer(["serve", "--model", str(ARITH), "--port", "0", "--log-level", "warning", "--ssl-certfile", str(certificate),
+                           "--ssl-keyfile", str(key)], tmp_path).wait_ready()
+    try:
+        assert server.url.startswith("https://")
+        trusted = ssl.create_default_context(cafile=str(certificate))
+
+        def post(body):
+            request = urllib.request.Request(f"{server.url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"})
+            with urllib.request.urlopen(request, context=trusted, timeout=60) as reply:
+                return reply.read().decode()
+
+        whole = json.loads(post({**CHAT, "temperature": 0}))["choices"][0]["message"]["content"]
+        events = [event.removeprefix("data: ") for event in post({**CHAT, "temperature": 0, "stream": True}).split("\n\n")]
+        assert events[-2] == "[DONE]"
+        assert "".join(json.loads(event)["choices"][0]["delta"].get("content", "") for event in events[:-2]) == whole
+        # A large body, many records; and several connections at once.
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            post({**CHAT, "messages": user("x " * 200000)})
+        assert caught.value.code == 400
+        threads = [threading.Thread(target=post, args=(CHAT,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(f"{server.url}/health", timeout=60)  # not trusted
+        with pytest.raises((urllib.error.URLError, ConnectionError)):
+            urllib.request.urlopen(server.url.replace("https", "http") + "/health", timeout=60)  # no TLS
+        assert urllib.request.urlopen(f"{server.url}/ready", context=trusted, timeout=60).status == 200
+    finally:
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize(("flags", "part"), [
+    (["--ssl-certfile", "/nowhere"], "serving.ssl_certfile: one file without serving.ssl_keyfile"),
+    (["--ssl-certfile", "/nowhere", "--ssl-keyfile", "/nowhere"], "serving.ssl_certfile: no certificate can be read from /nowhere"),
+    (["--api-key-file", "/nowhere"], "serving.api_key_file: "),
+])  # fmt: skip
+def test_refused(flags, part):
+    ran = subprocess.run([BINARY, "serve", "--model", str(ARITH), "--port", "0", *flags], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 2 and part in ran.stderr, ran.stderr
+
+
+def test_open_replies_end_before_the_server(tmp_path):
+    """SIGTERM while an answer streams: nothing new is taken, the answer comes to its end, the status is 0."""
+    server = TandemServer(["serve", "--model", str(ARITH), "--port", "0", "--log-level", "warning", "--drain-s", "60"], tmp_path).wait_ready()
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60)
+    stream = iter(client.completions.create(model=MODEL, prompt="7", max_tokens=300, stream=True, extra_body={"ignore_eos": True}))
+    next(stream)
+    ended = threading.Thread(target=lambda: statuses.append(server.stop()))
+    statuses = []
+    ended.start()
+    chunks = list(stream)
+    assert chunks[-1].choices[0].finish_reason == "length"
+    ended.join()
+    assert statuses == [0]
+    with pytest.raises(openai.APIConnectionError):
+        client.models.list()
