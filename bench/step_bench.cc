@@ -32,6 +32,7 @@ struct CaseResult {
   double experts_read_per_layer = 0;
   double read_roof = 0, flop_roof = 0;    // medians
   double read_share = 0, flop_share = 0;  // medians of ratios
+  double roof_share = 0;                  // the same, of the parts' least time
   bool memory_bound = false;
   std::vector<ProfileLine> profile;
 };
@@ -56,12 +57,15 @@ void add(StepCost& sum, const StepCost& cost) {
   sum.embedding += cost.embedding;
   sum.kv += cost.kv;
   sum.flops += cost.flops;
+  sum.kv_flops += cost.kv_flops;
+  for (size_t i = 0; i < sum.weight_flops.size(); ++i) sum.weight_flops[i] += cost.weight_flops[i];
 }
 
 StepCost scaled(StepCost cost, double factor) {
   for (double* part : {&cost.attention, &cost.dense, &cost.router, &cost.shared_experts, &cost.experts,
-                       &cost.head, &cost.embedding, &cost.kv, &cost.flops})
+                       &cost.head, &cost.embedding, &cost.kv, &cost.flops, &cost.kv_flops})
     *part *= factor;
+  for (double& part : cost.weight_flops) part *= factor;
   return cost;
 }
 
@@ -106,7 +110,7 @@ Result<CaseResult> measure(const Bench& bench, uint32_t batch, uint32_t context)
   result.context = context;
   StepCost total;
   double experts = 0, all_steps = 0;
-  std::vector<double> times, reads, peaks, read_shares, flop_shares;
+  std::vector<double> times, reads, peaks, read_shares, flop_shares, roof_shares;
   ThreadPool& pool = bench.runner.pool();
   for (int run = 0; run < options.runs; ++run) {
     reads.push_back(measure_read(bench.loops, pool, bench.memory.data(), bench.memory.size(), kRoofSeconds));
@@ -125,6 +129,7 @@ Result<CaseResult> measure(const Bench& bench, uint32_t batch, uint32_t context)
     times.push_back(seconds / steps);
     read_shares.push_back(sum.bytes() / seconds / reads.back());
     flop_shares.push_back(sum.flops / seconds / peaks.back());
+    roof_shares.push_back(sum.least_seconds(reads.back(), peaks.back()) / seconds);
     add(total, sum);
     all_steps += steps;
   }
@@ -135,6 +140,7 @@ Result<CaseResult> measure(const Bench& bench, uint32_t batch, uint32_t context)
   result.flop_roof = median(peaks);
   result.read_share = median(read_shares);
   result.flop_share = median(flop_shares);
+  result.roof_share = median(roof_shares);
   result.memory_bound = result.cost.bytes() / result.read_roof > result.cost.flops / result.flop_roof;
   if (options.profile) TANDEM_TRY(profile_steps(bench, *model, result));
   return result;
@@ -158,17 +164,17 @@ std::string as_text(const Bench& bench, const std::vector<CaseResult>& results) 
       pack_format_name(options.weights), pack_format_name(options.experts),
       bytes_text(bench.model.weights.resident_bytes), bench.runner.table().name,
       bench.runner.pool().threads(), options.runs);
-  text += fmt::format("{:>6} {:>8} {:>10} {:>9} {:>9} {:>8} {:>8} {:>6} {:>9} {:>8} {:>6}  {}\n",
+  text += fmt::format("{:>6} {:>8} {:>10} {:>9} {:>9} {:>8} {:>8} {:>6} {:>9} {:>8} {:>6} {:>6}  {}\n",
                       options.kind == StepKind::decode ? "batch" : "rows", "context", "ms/step", "tokens/s",
-                      "GB/step", "GB/s", "of read", "share", "GFLOP/s", "of bf16", "share", "bound");
+                      "GB/step", "GB/s", "of read", "share", "GFLOP/s", "of bf16", "share", "both", "bound");
   for (const CaseResult& result : results) {
     text += fmt::format(
-        "{:>6} {:>8} {:>10.2f} {:>9.1f} {:>9.3f} {:>8.1f} {:>8.1f} {:>5.0f}% {:>9.1f} {:>8.1f} {:>5.0f}%  "
-        "{}\n",
+        "{:>6} {:>8} {:>10.2f} {:>9.1f} {:>9.3f} {:>8.1f} {:>8.1f} {:>5.0f}% {:>9.1f} {:>8.1f} {:>5.0f}% "
+        "{:>5.0f}%  {}\n",
         result.batch, result.context, result.seconds * 1e3, tokens_per_second(result),
         result.cost.bytes() / 1e9, result.cost.bytes() / result.seconds / 1e9, result.read_roof / 1e9,
         result.read_share * 100, result.cost.flops / result.seconds / 1e9, result.flop_roof / 1e9,
-        result.flop_share * 100, result.memory_bound ? "read" : "bf16 dot");
+        result.flop_share * 100, result.roof_share * 100, result.memory_bound ? "read" : "bf16 dot");
   }
   text += fmt::format(
       "\nbytes a step, in MB\n{:>6} {:>8} {:>10} {:>8} {:>8} {:>10} {:>8} {:>8} {:>10} {:>8}  {}\n",
@@ -234,6 +240,7 @@ std::string as_json(const Bench& bench, const std::vector<CaseResult>& results) 
                 {"flop_roof_kind", "bf16 dot"},
                 {"flop_roof", result.flop_roof / 1e9},
                 {"flop_share", result.flop_share},
+                {"roof_share", result.roof_share},
                 {"bound", result.memory_bound ? "read" : "bf16 dot"}};
     if (options.profile) {
       Json lines = Json::array();

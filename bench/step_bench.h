@@ -37,8 +37,8 @@ struct StepBenchOptions {
 //  "weight_bytes", "cases": [{"batch", "context", "milliseconds", "tokens_per_second",
 //  "experts_read_per_layer", "bytes": {"attention", "dense", "router", "experts", "shared_experts", "head",
 //  "embedding", "kv", "total"}, "flops", "gigabytes_per_second", "read_roof", "read_share", "gigaflops",
-//  "flop_roof_kind", "flop_roof", "flop_share", "bound", "profile": [{"operation", "milliseconds", "percent",
-//  "calls"}]}]}
+//  "flop_roof_kind", "flop_roof", "flop_share", "roof_share", "bound", "profile": [{"operation",
+//  "milliseconds", "percent", "calls"}]}]}
 // Roofs in 10^9 a second; bytes, FLOPs and profile are of one step. invalid_argument and unsupported name the
 // option, its value and what would do; resource_exhausted: weights or caches do not fit.
 Result<std::string> run_step_bench(const StepBenchOptions& options, bool json);

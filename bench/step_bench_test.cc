@@ -38,6 +38,20 @@ nlohmann::json report(const StepBenchOptions& options) {
 // [64, 32] twice 32 rows of gate and up, and down.
 constexpr double kExpert = (2 * 32 * 64 + 64 * 32) * 2;
 
+// The experts of a batch bound by reading, its head by arithmetic.
+TEST(StepBenchTest, EveryPartHasItsTighterRoof) {
+  StepCost cost;
+  cost.experts = 100;
+  cost.weight_flops[4] = 40;
+  cost.head = 10;
+  cost.weight_flops[5] = 80;
+  cost.kv = 6;
+  cost.kv_flops = 1;
+  cost.embedding = 2;
+  EXPECT_DOUBLE_EQ(cost.least_seconds(2, 4), 100 / 2.0 + 80 / 4.0 + 6 / 2.0 + 2 / 2.0);
+  EXPECT_DOUBLE_EQ(cost.least_seconds(200, 4), 40 / 4.0 + 80 / 4.0 + 1 / 4.0 + 2 / 200.0);
+}
+
 TEST(StepBenchTest, DecodeCountsBytesAndFlops) {
   const ModelShape shape = small_gqa();
   const auto json = report(small_options(shape));
@@ -69,7 +83,7 @@ TEST(StepBenchTest, DecodeCountsBytesAndFlops) {
                        4.0 * 64 * 40 * 3 * 2 + 6.0 * 64 * 32 * 3 * 2 * 2;
   EXPECT_NEAR(row["flops"].get<double>(), flops, 1e-3);
   for (const char* key : {"milliseconds", "tokens_per_second", "gigabytes_per_second", "read_roof",
-                          "read_share", "gigaflops", "flop_roof", "flop_share"})
+                          "read_share", "gigaflops", "flop_roof", "flop_share", "roof_share"})
     EXPECT_GT(row[key].get<double>(), 0) << key;
   EXPECT_FALSE(row.contains("profile"));
 }

@@ -73,6 +73,16 @@ AttentionCost layer_attention(const ModelConfig& config, uint32_t layer, const S
 
 }  // namespace
 
+double StepCost::least_seconds(double read_roof, double flop_roof) const {
+  const auto part = [&](double bytes, double operations) {
+    return std::max(bytes / read_roof, operations / flop_roof);
+  };
+  const std::array<double, 6> weights = {attention, dense, router, shared_experts, experts, head};
+  double seconds = part(kv, kv_flops) + embedding / read_roof;
+  for (size_t i = 0; i < weights.size(); ++i) seconds += part(weights[i], weight_flops[i]);
+  return seconds;
+}
+
 StepCost step_cost(const ModelConfig& config, const RandomModel& model, std::span<const StepRows> sequences,
                    uint32_t logit_rows, uint64_t experts_read, uint64_t expert_rows) {
   StepCost cost;
@@ -89,15 +99,20 @@ StepCost step_cost(const ModelConfig& config, const RandomModel& model, std::spa
     for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
       const AttentionCost attention = layer_attention(config, layer, sequence);
       cost.kv += attention.bytes;
-      cost.flops += attention.flops;
+      cost.kv_flops += attention.flops;
     }
   }
   cost.embedding = rows * config.hidden_size * sizeof(uint16_t);
-  for (const WeightRole role :
-       {WeightRole::attention, WeightRole::dense, WeightRole::router, WeightRole::shared_experts})
-    cost.flops += rows * model.flops(role);
-  cost.flops += logit_rows * model.flops(WeightRole::head);
-  cost.flops += 6.0 * config.hidden_size * config.moe_intermediate_size * static_cast<double>(expert_rows);
+  const auto flops = [&](WeightRole role) { return rows * model.flops(role); };
+  cost.weight_flops = {
+      flops(WeightRole::attention),
+      flops(WeightRole::dense),
+      flops(WeightRole::router),
+      flops(WeightRole::shared_experts),
+      6.0 * config.hidden_size * config.moe_intermediate_size * static_cast<double>(expert_rows),
+      logit_rows * model.flops(WeightRole::head)};
+  cost.flops = cost.kv_flops;
+  for (const double part : cost.weight_flops) cost.flops += part;
   return cost;
 }
 
