@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "grammar/grammar_spec.h"
 #include "grammar/json_schema.h"
 #include "grammar/json_text.h"
 #include "tokenizer/unicode.h"
@@ -44,7 +45,8 @@ E character(char32_t c) {
 }
 
 // Any text that the mark does not occur in. The mark's first character, '<', must not come again in it: then
-// what has matched some of it and fails goes on at its beginning, or at its second character with another '<'.
+// what has matched some of it and fails goes on at its beginning, or at its second character with another
+// '<'.
 E text_without(std::string_view mark) {
   const std::vector<char32_t> m = characters_of(mark);
   const size_t n = m.size();
@@ -83,27 +85,39 @@ class CallGrammar {
     }
     const E call = E::call(rules_.add("calls", E::choice(std::move(calls))));
     const bool parallel = form.value("parallel", true);
-    E block = dsml ? E::sequence({E::literal(kDsmlOpen), E::literal("\n"),
-                                  E::repeat(E::sequence({call, E::literal("\n")}), 1,
-                                            parallel ? E::kUnbounded : 1),
-                                  E::literal(kDsmlClose)})
-                   : call;
-    if (!dsml && parallel)
-      block = E::sequence({call, E::repeat(E::sequence({E::literal("\n"), call}), 0)});
-    if (!form.value("required", false)) {
+    E block =
+        dsml ? E::sequence({E::literal(kDsmlOpen), E::literal("\n"),
+                            E::repeat(E::sequence({call, E::literal("\n")}), 1, parallel ? E::kUnbounded : 1),
+                            E::literal(kDsmlClose)})
+             : call;
+    if (!dsml && parallel) block = E::sequence({call, E::repeat(E::sequence({E::literal("\n"), call}), 0)});
+    // As both families begin an answer that is calls alone, or behind its reasoning.
+    E calls_alone = E::sequence({E::repeat(E::literal("\n"), 0, 2), block});
+    if (form.contains("answer") && !form.value("required", false)) {
+      GrammarSpec spec;
+      spec.kind = static_cast<GrammarKind>(form["answer"].value("kind", 0));
+      spec.text = form["answer"].value("text", "");
+      if (spec.kind == GrammarKind::tool_calls)
+        return make_error(ErrorCode::invalid_argument, "the answer beside tool calls cannot be calls again");
+      TANDEM_ASSIGN(GrammarRules answer, grammar_rules(spec));
+      block = E::choice({add(std::move(answer)), std::move(calls_alone)});
+    } else if (!form.value("required", false)) {
       block = E::sequence({text_without(dsml ? kDsmlOpen : kHermesOpen), E::optional(std::move(block))});
     } else {
-      // As both families begin an answer that is calls alone, or behind its reasoning.
-      block = E::sequence({E::repeat(E::literal("\n"), 0, 2), std::move(block)});
+      block = std::move(calls_alone);
     }
     rules_.rules[0].expression = std::move(block);
     return std::move(rules_);
   }
 
  private:
-  // The rules of a schema beside those that are here.
   Result<E> schema(const Json& document) {
     TANDEM_ASSIGN(GrammarRules parts, json_schema_grammar(document.dump()));
+    return add(std::move(parts));
+  }
+
+  // The rules beside those that are here; a call of their first.
+  E add(GrammarRules parts) {
     const auto first = static_cast<uint32_t>(rules_.rules.size());
     for (GrammarRules::Rule& rule : parts.rules) {
       shift_calls(rule.expression, first);
@@ -174,7 +188,8 @@ class CallGrammar {
     std::vector<E> out;
     if (!property.is_object() || !property.contains("enum") || !property["enum"].is_array()) return out;
     for (const Json& option : property["enum"]) {
-      if (!option.is_string() || option.get_ref<const std::string&>().find('<') != std::string::npos) return {};
+      if (!option.is_string() || option.get_ref<const std::string&>().find('<') != std::string::npos)
+        return {};
       out.push_back(E::literal(option.get_ref<const std::string&>()));
     }
     return out;
@@ -185,7 +200,8 @@ class CallGrammar {
     if (!strict) return E::choice({as_text(any_text()), as_json(json_.value())});
     const Json type = property.is_object() ? property.value("type", Json()) : Json();
     if (type == "string" && asserts_nothing_else(property)) return as_text(any_text());
-    if (std::vector<E> texts = texts_of(property); !texts.empty()) return as_text(E::choice(std::move(texts)));
+    if (std::vector<E> texts = texts_of(property); !texts.empty())
+      return as_text(E::choice(std::move(texts)));
     Json document = property;
     if (document.is_object()) {
       for (const char* definitions : {"$defs", "definitions"}) {  // what its references mean
@@ -210,7 +226,8 @@ Result<GrammarRules> tool_call_grammar(std::string_view form) {
   };
   const Json tools = parsed.is_object() ? parsed.value("tools", Json()) : Json();
   if (!tools.is_array() || tools.empty() || !std::all_of(tools.begin(), tools.end(), is_tool)) {
-    return make_error(ErrorCode::invalid_argument, "a form of tool calls must have a list of tools with names");
+    return make_error(ErrorCode::invalid_argument,
+                      "a form of tool calls must have a list of tools with names");
   }
   return CallGrammar().make(parsed);
 }

@@ -4,8 +4,10 @@
 // A form is a JSON object:
 //   format    "hermes": <tool_call> with {"name", "arguments"}; "dsml": DeepSeek-V4's blocks
 //   required  true: the answer is calls alone; false: text, then calls or none
+//   answer    {"kind", "text"} of a GrammarSpec: without a call the answer has this form, instead of any text
 //   parallel  whether there may be several calls
-//   tools     a list of {"name", "parameters", "strict"}: strict arguments match the JSON schema; others are any
+//   tools     a list of {"name", "parameters", "strict"}: strict arguments match the JSON schema; others are
+//   any
 //             object (hermes), or any values of the properties that the schema declares (dsml)
 #pragma once
 

@@ -17,7 +17,8 @@ std::string form(const std::string& format, const std::string& more) {
       "days": {"$ref": "#/$defs/days"}}, "required": ["city"], "additionalProperties": false,
       "$defs": {"days": {"type": "integer", "minimum": 1, "maximum": 9}}}},
     {"name": "now", "parameters": {"type": "object", "properties": {"zone": {"type": "string", "format": "odd"}}}}
-  ])" + more + "}";
+  ])" + more +
+         "}";
 }
 
 Read read(const std::string& form_json, std::string_view text) {
@@ -56,6 +57,16 @@ TEST(ToolCallGrammar, TextBeforeCallsThatMayBeMade) {
   EXPECT_EQ(read(may, "x<<tool_call>"), Read::begun);
   EXPECT_EQ(read(may, "x<tool_<tool_call>y"), Read::no) << "the mark, wherever it begins";
   EXPECT_EQ(read(may, good + " That was it."), Read::no);
+}
+
+TEST(ToolCallGrammar, AFormInsteadOfText) {
+  const std::string either =
+      form("hermes", R"(, "answer": {"kind": 2, "text": "{\"enum\": [\"yes\", \"no\"]}"})");
+  EXPECT_EQ(read(either, "\"yes\""), Read::whole);
+  EXPECT_EQ(read(either, hermes("now", "{}")), Read::whole);
+  EXPECT_EQ(read(either, "\"maybe\""), Read::no);
+  EXPECT_EQ(read(either, "\"yes\"" + hermes("now", "{}")), Read::no) << "one or the other";
+  EXPECT_EQ(read(either, "yes"), Read::no);
 }
 
 std::string dsml(const std::string& invocations) {
@@ -97,9 +108,10 @@ TEST(ToolCallGrammar, RefusesByName) {
       "parameters": {"type": "object", "patternProperties": {"a": {}}}}]})");
   EXPECT_TRUE(schema.starts_with("the function f: ")) << schema;
   EXPECT_NE(schema.find("patternProperties"), std::string::npos) << schema;
-  EXPECT_NE(refused(R"({"format": "dsml", "tools": [{"name": "f", "parameters": {"properties": {"a\"b": {}}}}]})")
-                .find("cannot be written"),
-            std::string::npos);
+  EXPECT_NE(
+      refused(R"({"format": "dsml", "tools": [{"name": "f", "parameters": {"properties": {"a\"b": {}}}}]})")
+          .find("cannot be written"),
+      std::string::npos);
   EXPECT_NE(refused("{}").find("list of tools"), std::string::npos);
 }
 

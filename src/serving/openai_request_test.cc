@@ -193,9 +193,10 @@ TEST_F(RequestTest, CompletionsRefuseByName) {
       {R"({"logprobs":1,"echo":true})", "logprobs", "echo"},
       {R"({"best_of":3})", "best_of", "3"},
       {R"({"suffix":"x"})", "suffix", "infilling"},
-      {R"({"response_format":{"type":"xml"}})", "response_format.type", "\"xml\"; it must be text, json_object"},
-      {R"({"response_format":{"type":"json_schema","json_schema":{"name":"a"}}})", "response_format.json_schema",
-       "schema is missing"},
+      {R"({"response_format":{"type":"xml"}})", "response_format.type",
+       "\"xml\"; it must be text, json_object"},
+      {R"({"response_format":{"type":"json_schema","json_schema":{"name":"a"}}})",
+       "response_format.json_schema", "schema is missing"},
       {R"({"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{"not":{}}}}})",
        "response_format", "the keyword \"not\" is not supported"},
       {R"({"guided_json":7})", "guided_json", "guided_json is 7; it must be a JSON schema"},
@@ -392,6 +393,10 @@ TEST_F(RequestTest, ChatHoldsCalls) {
   ASSERT_EQ(form["tools"].size(), 1);
   EXPECT_EQ(form["tools"][0]["name"], "f");
   fields.erase("tool_choice");
+  fields["response_format"] = {{"type", "json_object"}};
+  form = held();  // calls, or an object
+  EXPECT_EQ(form["answer"]["kind"], static_cast<int>(GrammarKind::json_object));
+  fields.erase("response_format");
   fields["tools"].erase(1);
   const auto loose = chat(fields);
   ASSERT_TRUE(loose);

@@ -85,9 +85,10 @@ ToolChoice read_choice(FieldReader& fields, bool has_tools) {
   if (*value == "none") return {};
   if (*value == "required") return {.may_call = has_tools, .required = true};
   if (!value->is_object()) {
-    fields.fail("tool_choice", fmt::format("tool_choice is {}; it must be \"auto\", \"none\", \"required\" or "
-                                           "an object that names a function",
-                                           shown(*value)));
+    fields.fail("tool_choice",
+                fmt::format("tool_choice is {}; it must be \"auto\", \"none\", \"required\" or "
+                            "an object that names a function",
+                            shown(*value)));
     return {};
   }
   FieldReader choice(*value, "tool_choice.");
@@ -108,10 +109,6 @@ ToolChoice read_choice(FieldReader& fields, bool has_tools) {
 void hold_calls(FieldReader& fields, const nlohmann::ordered_json& tools, const ToolChoice& choice,
                 const ChatFeatures& features, bool parallel, GrammarSpec& grammar) {
   if (!choice.may_call || !fields.ok()) return;
-  if (!grammar.empty()) {
-    return fields.fail("tools", "tools in an answer of a given form are not supported: give one of them, or "
-                                "tool_choice none");
-  }
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   bool any_strict = false;
   for (const auto& tool : tools) {
@@ -124,21 +121,23 @@ void hold_calls(FieldReader& fields, const nlohmann::ordered_json& tools, const 
                     {"parameters", function.value("parameters", nlohmann::ordered_json())}});
   }
   if (list.empty()) {
-    return fields.fail("tool_choice",
-                       fmt::format("tool_choice names {}, which is not among the tools", shown(json(choice.name))));
+    return fields.fail("tool_choice", fmt::format("tool_choice names {}, which is not among the tools",
+                                                  shown(json(choice.name))));
   }
-  if (!choice.required && !any_strict) return;
+  if (!choice.required && !any_strict && grammar.empty()) return;
   if (features.call_format.empty()) {
     return fields.fail(choice.required ? "tool_choice" : "tools",
                        "calls cannot be enforced for this model: how it writes them is not known here; leave "
-                       "strict out and give tool_choice auto");
+                       "strict and forms of answers out, and give tool_choice auto");
   }
+  nlohmann::ordered_json form = {{"format", features.call_format},
+                                 {"required", choice.required},
+                                 {"parallel", parallel && choice.name.empty()},
+                                 {"tools", std::move(list)}};
+  // What the answer is if it is no call.
+  if (!grammar.empty()) form["answer"] = {{"kind", static_cast<int>(grammar.kind)}, {"text", grammar.text}};
   grammar.kind = GrammarKind::tool_calls;
-  grammar.text = nlohmann::ordered_json{{"format", features.call_format},
-                                        {"required", choice.required},
-                                        {"parallel", parallel && choice.name.empty()},
-                                        {"tools", std::move(list)}}
-                     .dump();
+  grammar.text = form.dump();
   if (const auto rules = grammar_rules(grammar); !rules)
     fields.fail("tools", "tools: " + rules.error().message);
 }
@@ -152,7 +151,8 @@ void read_tools(FieldReader& fields, std::string_view body, const ChatFeatures& 
   }
   const ToolChoice choice = read_choice(fields, has_tools);
   out.may_call_tools = choice.may_call;
-  if (choice.required && !has_tools) fields.fail("tool_choice", "tool_choice asks for a call, and tools is missing");
+  if (choice.required && !has_tools)
+    fields.fail("tool_choice", "tool_choice asks for a call, and tools is missing");
   out.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
   if (!has_tools || !fields.ok()) return;
   check_tools_are_supported(fields, features, out.may_call_tools);

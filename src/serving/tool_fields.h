@@ -28,8 +28,9 @@ struct ToolChoice {
   bool required = false;
   std::string name = {};  // of the one function that may be called; "": any
 };
-// Holds the answer to calls as the choice and strict tools want them, by a grammar; without either nothing is
-// held. `tools`: OpenAI's objects, keys in their order. Fails under "tool_choice" or "tools".
+// Holds the answer to calls as the choice and strict tools want them, by a grammar, or to the form that
+// `grammar` is; without any of these nothing is held. `tools`: OpenAI's objects, keys in their order. Fails
+// under "tool_choice" or "tools".
 void hold_calls(FieldReader& fields, const nlohmann::ordered_json& tools, const ToolChoice& choice,
                 const ChatFeatures& features, bool parallel, GrammarSpec& grammar);
 

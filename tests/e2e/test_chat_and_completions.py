@@ -38,7 +38,8 @@ def test_chat(whole):
     usage = whole.usage
     assert usage.prompt_tokens > 0 and usage.completion_tokens > 0
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
-    assert usage.prompt_tokens_details.cached_tokens == 0
+    # What other tests of this server have asked may be in its prefix cache, but never the last token.
+    assert 0 <= usage.prompt_tokens_details.cached_tokens < usage.prompt_tokens
 
 
 def test_chat_is_repeatable(client, whole):

@@ -82,6 +82,19 @@ def test_auto_may_answer(client):
     assert choice.finish_reason in ("stop", "tool_calls") and (choice.message.content or choice.message.tool_calls)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_form_beside_tools(client, seed):
+    """The answer is a call, or has the form."""
+    schema = {"type": "object", "properties": {"sum": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["sum"]}
+    choice = ask(client, seed=seed, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}).choices[0]
+    if choice.finish_reason == "tool_calls":
+        assert choice.message.content is None
+        for call in choice.message.tool_calls:
+            check(call.function.name, call.function.arguments)
+    else:
+        assert choice.finish_reason == "stop" and 0 <= json.loads(choice.message.content)["sum"] <= 99
+
+
 def test_through_the_other_apis(client, server):
     response = client.responses.create(model="caller", input=QUESTION, tool_choice="required", parallel_tool_calls=False, temperature=1,
                                        tools=[{"type": "function", **tool["function"]} for tool in TOOLS], extra_body={"seed": 5})

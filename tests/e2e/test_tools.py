@@ -133,7 +133,6 @@ def test_conversation(client):
 @pytest.mark.parametrize(("fields", "param", "part"), [
     ({"tool_choice": "required"}, "tool_choice", "tools is missing"),
     ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice", "not among the tools"),
-    ({"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}}, "tools", "of a given form"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools", "tools[0].function.name"),
     ({"reasoning_effort": "much"}, "chat_template_kwargs", "chat_template_kwargs.reasoning_effort"),
     ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}, "messages", "messages[1] has the role assistant"),
