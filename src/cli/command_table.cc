@@ -33,11 +33,11 @@ std::vector<Command> make_commands() {
 
   // What a command that answers one set of prompts and ends has no use for.
   std::vector<std::string> of_a_server = split_only_addresses;
-  of_a_server.insert(of_a_server.end(),
-                     {"serving.host", "serving.port", "serving.reasoning_parser", "serving.tool_call_parser",
-                      "serving.api_key", "serving.api_key_file", "serving.ssl_certfile", "serving.ssl_keyfile",
-                      "serving.allowed_origins", "serving.max_body_bytes", "serving.drain_s", "up.once",
-                      "up.question"});
+  of_a_server.insert(
+      of_a_server.end(),
+      {"serving.host", "serving.port", "serving.reasoning_parser", "serving.tool_call_parser",
+       "serving.api_key", "serving.api_key_file", "serving.ssl_certfile", "serving.ssl_keyfile",
+       "serving.allowed_origins", "serving.max_body_bytes", "serving.drain_s", "up.once", "up.question"});
 
   std::vector<Command> table;
   table.push_back(

@@ -3,6 +3,9 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 #include "base/log.h"
 
@@ -11,6 +14,59 @@ namespace {
 
 // How often `up` looks after its FFN processes: soon enough that a client which retries does not wait long.
 constexpr auto kTendInterval = std::chrono::milliseconds(200);
+// How often the files of keys and certificates are looked at: rotations happen in hours, and a look costs
+// microseconds.
+constexpr auto kFileInterval = std::chrono::seconds(1);
+
+Result<HttpAccess> access_of(const ServingSettings& serving) {
+  HttpAccess access;
+  access.allowed_origins = serving.allowed_origins;
+  access.api_keys = serving.api_key;
+  if (serving.api_key_file.empty()) return access;
+  auto keys = read_api_keys(serving.api_key_file);
+  if (!keys) return make_error(ErrorCode::invalid_argument, "serving.api_key_file: " + keys.error().message);
+  access.api_keys.insert(access.api_keys.end(), keys->begin(), keys->end());
+  return access;
+}
+
+// The files of keys and certificates, and whether they have changed.
+class WatchedFiles {
+ public:
+  explicit WatchedFiles(const ServingSettings& serving) : serving_(serving), state_(look()) {}
+
+  void reload_if_changed(ApiServer& server) {
+    if (now() < next_) return;
+    next_ = now() + kFileInterval;
+    State state = look();
+    if (state == state_) return;
+    state_ = std::move(state);
+    auto access = access_of(serving_);
+    const Status done = access
+                            ? server.reload(std::move(*access), serving_.ssl_certfile, serving_.ssl_keyfile)
+                            : std::unexpected(access.error());
+    if (done) return log_info("API keys and certificate have been read again");
+    log_error("API keys and certificate stay as they were: " + done.error().message);
+  }
+
+ private:
+  // Times and sizes; a file that is not there has none. Kubernetes swaps what a link leads to.
+  using State = std::vector<std::pair<std::filesystem::file_time_type, uintmax_t>>;
+
+  State look() const {
+    State out;
+    for (const std::string& path : {serving_.api_key_file, serving_.ssl_certfile, serving_.ssl_keyfile}) {
+      if (path.empty()) continue;
+      std::error_code missing;
+      const auto time = std::filesystem::last_write_time(path, missing);
+      out.emplace_back(time, std::filesystem::file_size(path, missing));
+    }
+    return out;
+  }
+
+  const ServingSettings& serving_;
+  State state_;
+  Instant next_{};
+};
 
 }  // namespace
 
@@ -54,13 +110,7 @@ Result<std::unique_ptr<ApiServer>> start_server(const Settings& settings) {
   http.max_body_bytes = static_cast<size_t>(serving.max_body_bytes);
   http.tls_certificate_file = serving.ssl_certfile;
   http.tls_key_file = serving.ssl_keyfile;
-  http.access.allowed_origins = serving.allowed_origins;
-  http.access.api_keys = serving.api_key;
-  if (!serving.api_key_file.empty()) {
-    auto keys = read_api_keys(serving.api_key_file);
-    if (!keys) return make_error(ErrorCode::invalid_argument, "serving.api_key_file: " + keys.error().message);
-    http.access.api_keys.insert(http.access.api_keys.end(), keys->begin(), keys->end());
-  }
+  TANDEM_ASSIGN(http.access, access_of(serving));
   TANDEM_ASSIGN(std::unique_ptr<ApiServer> server, ApiServer::start(std::move(options)));
   tell(settings, "listening", server->url());
   server->set_progress("reading the model", 0);
@@ -72,8 +122,10 @@ void serve_until_stopped(const Settings& settings, StopSignal& stop, ApiServer& 
   attach_engine(model, engine);
   server.set_ready(std::move(model));
   tell(settings, "ready", server.url());
+  WatchedFiles files(settings.serving);
   while (!stop.wait_for(kTendInterval)) {
     if (tend) tend();
+    files.reload_if_changed(server);
   }
   log_info("stopping: open requests have " + std::to_string(settings.serving.drain_s) + " s to end");
   server.stop(std::chrono::seconds(settings.serving.drain_s));

@@ -177,10 +177,11 @@ OptionSet Settings::declare() {
              "How answers mark their reasoning; auto: as the model's chat format says.");
   set.choice("serving.tool_call_parser", serving.tool_call_parser, {"auto", "none", "deepseek_v4", "hermes"},
              "How answers write tool calls; auto: as the chat format says; none: calls stay text.");
-  set.list("serving.api_key", serving.api_key,
-           "Keys, one of which each request must send (Authorization: Bearer, or x-api-key); empty: none is "
-           "asked for. /health, /ready and /metrics answer without. Flags are seen by all users of a machine: "
-           "the file or TANDEM_API_KEY is better.");
+  set.list(
+      "serving.api_key", serving.api_key,
+      "Keys, one of which each request must send (Authorization: Bearer, or x-api-key); empty: none is "
+      "asked for. /health, /ready and /metrics answer without. Flags are seen by all users of a machine: "
+      "the file or TANDEM_API_KEY is better.");
   set.text("serving.api_key_file", serving.api_key_file,
            "File with more such keys, one a line; # begins a comment.");
   set.text("serving.ssl_certfile", serving.ssl_certfile,
@@ -351,9 +352,10 @@ Result<void> validate(const Settings& settings) {
   const ServingSettings& serving = settings.serving;
   if (serving.ssl_certfile.empty() != serving.ssl_keyfile.empty()) {
     const bool key_alone = serving.ssl_certfile.empty();
-    return refuse(key_alone ? "serving.ssl_keyfile" : "serving.ssl_certfile",
-                  std::string("one file without ") + (key_alone ? "serving.ssl_certfile" : "serving.ssl_keyfile"),
-                  "both, or neither");
+    return refuse(
+        key_alone ? "serving.ssl_keyfile" : "serving.ssl_certfile",
+        std::string("one file without ") + (key_alone ? "serving.ssl_certfile" : "serving.ssl_keyfile"),
+        "both, or neither");
   }
   return {};
 }

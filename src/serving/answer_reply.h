@@ -15,8 +15,8 @@ struct ReplyPlan {
   ResponseHead head;
   uint32_t answers = 1;
   uint32_t answers_per_prompt = 1;
-  uint32_t prompt_tokens = 0;  // of the first prompt
-  uint32_t max_tokens = 0;     // as asked for
+  uint32_t prompt_tokens = 0;     // of the first prompt
+  uint32_t max_tokens = 0;        // as asked for
   std::vector<std::string> echo;  // one for each prompt: put before its answers; empty for none
   OutputFormat output_format;     // of chat: what answers are taken apart into
   OutputOptions output_options;

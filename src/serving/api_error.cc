@@ -100,10 +100,8 @@ HttpResponse error_response(const ApiError& error) {
 
 std::string messages_error_json(const ApiError& error, const std::string& request_id) {
   nlohmann::ordered_json body = {
-      {"type", "error"},
-      {"error", {{"type", messages_type_of(error.status)}, {"message", error.message}}}};
-  body["request_id"] =
-      request_id.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(request_id);
+      {"type", "error"}, {"error", {{"type", messages_type_of(error.status)}, {"message", error.message}}}};
+  body["request_id"] = request_id.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(request_id);
   return dumped(body);
 }
 

@@ -246,8 +246,9 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(ApiServerOptions options) {
   auto impl = std::make_unique<Impl>();
   Impl* self = impl.get();
   options.http.error_response = [](int status, std::string message, std::string_view path) {
-    return refusal({.status = status, .message = std::move(message), .code = status == 401 ? "invalid_api_key" : ""},
-                   path, "");
+    return refusal(
+        {.status = status, .message = std::move(message), .code = status == 401 ? "invalid_api_key" : ""},
+        path, "");
   };
   options.http.on_complete = [self](const HttpRecord& record) { self->completed(record); };
   impl->prepare =
@@ -274,6 +275,11 @@ void ApiServer::set_ready(ServedModel model) {
   auto shared = std::make_shared<const ServedModel>(std::move(model));
   const std::lock_guard lock(impl_->mutex);
   impl_->model = std::move(shared);
+}
+
+Status ApiServer::reload(HttpAccess access, const std::string& tls_certificate_file,
+                         const std::string& tls_key_file) {
+  return impl_->http->reload(std::move(access), tls_certificate_file, tls_key_file);
 }
 
 void ApiServer::stop(Duration drain) {

@@ -35,6 +35,8 @@ class ApiServer {
   void set_progress(std::string stage, double fraction);
   // Requests are served from now on. `model.engine` is attached, and outlives stop().
   void set_ready(ServedModel model);
+  // See HttpServer::reload.
+  Status reload(HttpAccess access, const std::string& tls_certificate_file, const std::string& tls_key_file);
   // Accepts no more, lets open replies end within `drain`, then cancels them. Returns when nothing calls the
   // engine any more. May be called twice.
   void stop(Duration drain);

@@ -220,8 +220,8 @@ std::optional<EncodedChat> CompletionService::encode(const ServedModel& model, c
   // the messages, unless the format names its own variables.
   constexpr const char* kVariables = "chat_template_kwargs";
   const bool variables = chat.error().message.starts_with(kVariables);
-  writer->respond(refusal(unencodable(chat.error(), limits, variables ? kVariables : field),
-                                  request.path, request.id));
+  writer->respond(
+      refusal(unencodable(chat.error(), limits, variables ? kVariables : field), request.path, request.id));
   return std::nullopt;
 }
 

@@ -249,8 +249,7 @@ bool HttpConnection::answer_before_routes(const HttpRequest& request, bool path_
     response.headers = {{"access-control-allow-methods", "GET, HEAD, POST"},
                         {"access-control-max-age", "600"}};
     const std::string_view wanted = request.header("access-control-request-headers");
-    constexpr std::string_view kNames =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_, ";
+    constexpr std::string_view kNames = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_, ";
     if (!wanted.empty() && wanted.find_first_not_of(kNames) == wanted.npos)
       response.headers.emplace_back("access-control-allow-headers", wanted);
     reply.respond(std::move(response));
@@ -258,7 +257,8 @@ bool HttpConnection::answer_before_routes(const HttpRequest& request, bool path_
   }
   if (HttpAccess::is_open(request.path) || options.access.has_key(request)) return false;
   HttpResponse response = options.error_response(
-      401, "an API key is needed: send \"Authorization: Bearer KEY\" with one that this server was started with",
+      401,
+      "an API key is needed: send \"Authorization: Bearer KEY\" with one that this server was started with",
       request.path);
   response.headers.emplace_back("www-authenticate", "Bearer");
   reply.respond(std::move(response));

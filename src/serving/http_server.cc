@@ -69,6 +69,7 @@ class HttpServer::Impl {
     const HttpServerOptions& given = context_->options;
     if (!given.tls_certificate_file.empty()) {
       TANDEM_ASSIGN(context_->tls, TlsContext::load(given.tls_certificate_file, given.tls_key_file));
+      is_tls_ = true;
     }
     TANDEM_TRY(listen());
     raise_descriptor_limit(context_->options.max_connections);
@@ -78,6 +79,19 @@ class HttpServer::Impl {
       pthread_setname_np(pthread_self(), "tandem-http");
       setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kIoThreadNice);
       context_->io.run();
+    });
+    return {};
+  }
+
+  Status reload(HttpAccess access, const std::string& certificate_file, const std::string& key_file) {
+    std::shared_ptr<TlsContext> tls;
+    if (is_tls_) {
+      TANDEM_ASSIGN(tls, TlsContext::load(certificate_file, key_file));
+    }
+    asio::post(context_->io, [this, access = std::move(access), tls = std::move(tls)]() mutable {
+      context_->options.access = std::move(access);
+      if (tls != nullptr)
+        context_->tls = std::move(tls);  // streams that are open keep what they need of theirs
     });
     return {};
   }
@@ -104,7 +118,7 @@ class HttpServer::Impl {
   }
 
   uint16_t port() const { return port_; }
-  bool is_tls() const { return context_->tls != nullptr; }
+  bool is_tls() const { return is_tls_; }
   const std::string& host() const { return context_->options.host; }
   size_t open_connections() const { return context_->open_connections.load(); }
 
@@ -164,6 +178,7 @@ class HttpServer::Impl {
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work_;
   std::thread thread_;
   uint16_t port_ = 0;
+  bool is_tls_ = false;
 };
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -188,6 +203,10 @@ std::string HttpServer::url() const {
 }
 size_t HttpServer::open_connections() const {
   return impl_->open_connections();
+}
+Status HttpServer::reload(HttpAccess access, const std::string& tls_certificate_file,
+                          const std::string& tls_key_file) {
+  return impl_->reload(std::move(access), tls_certificate_file, tls_key_file);
 }
 void HttpServer::stop(Duration drain) {
   impl_->stop(drain);

@@ -1,6 +1,6 @@
-// HttpServer: HTTP/1.1 over TCP or TLS on one I/O thread: keep-alive, bounded headers and bodies, timeouts, streams
-// with a bounded backlog, and notice of a client that leaves. It knows no API: routes and the shape of errors
-// are passed in. start() and stop() from the owner's thread.
+// HttpServer: HTTP/1.1 over TCP or TLS on one I/O thread: keep-alive, bounded headers and bodies, timeouts,
+// streams with a bounded backlog, and notice of a client that leaves. It knows no API: routes and the shape
+// of errors are passed in. start() and stop() from the owner's thread.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,8 @@ struct HttpServerOptions {
   // Without any progress of a write: several retransmissions of TCP.
   Duration write_timeout = std::chrono::seconds(60);
 
-  // The reply for what the server itself refuses: 400, 401, 404, 405, 408, 413, 431, 500, 503. `path`: as far as it
-  // is known, else "". I/O thread, must not block.
+  // The reply for what the server itself refuses: 400, 401, 404, 405, 408, 413, 431, 500, 503. `path`: as far
+  // as it is known, else "". I/O thread, must not block.
   std::function<HttpResponse(int status, std::string message, std::string_view path)> error_response = {};
   // I/O thread, must not block. Optional.
   std::function<void(const HttpRecord&)> on_complete = {};
@@ -57,6 +57,10 @@ class HttpServer {
   uint16_t port() const;
   std::string url() const;  // "http://127.0.0.1:8000", or https
   size_t open_connections() const;
+
+  // From the next request on these are who may ask, and from the next connection on this is the certificate
+  // (of a server that has one). An error leaves all as it was.
+  Status reload(HttpAccess access, const std::string& tls_certificate_file, const std::string& tls_key_file);
 
   // Accepts nothing more, waits at most `drain` for open replies, then breaks off the rest. May be called
   // twice.

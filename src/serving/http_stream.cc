@@ -34,9 +34,9 @@ Result<std::shared_ptr<TlsContext>> TlsContext::load(const std::string& certific
   }
   impl->context.use_private_key_file(key_file, asio::ssl::context::pem, ec);
   if (ec) {
-    return make_error(ErrorCode::invalid_argument,
-                      "serving.ssl_keyfile: " + key_file + " is not the key of " + certificate_file + " (" +
-                          ec.message() + "); give its PEM file");
+    return make_error(ErrorCode::invalid_argument, "serving.ssl_keyfile: " + key_file +
+                                                       " is not the key of " + certificate_file + " (" +
+                                                       ec.message() + "); give its PEM file");
   }
   return std::shared_ptr<TlsContext>(new TlsContext(std::move(impl)));
 }

@@ -75,8 +75,9 @@ class BlockReader {
     calls_.clear();
     for (const ToolCall& call : message.tool_calls) calls_.insert(call.id);
     if (!message.tool_calls.empty() && !features_.tool_messages) {
-      fields_.fail("messages", name + " has tool_use, and this model's chat template has no place for tool "
-                                      "calls: send the text of the call");
+      fields_.fail("messages", name +
+                                   " has tool_use, and this model's chat template has no place for tool "
+                                   "calls: send the text of the call");
     }
     const bool goes_on = !out.messages.empty() && out.messages.back().role == "assistant" &&
                          out.messages.back().tool_calls.empty() && fields_.ok();
@@ -142,8 +143,9 @@ class BlockReader {
   ChatMessage tool_result(FieldReader& block, const std::string& name) {
     ChatMessage out{.role = "tool"};
     if (!features_.tool_messages) {
-      block.fail("type", name + " has a tool_result, and this model's chat template has no place for results "
-                                "of tools: send the text");
+      block.fail("type", name +
+                             " has a tool_result, and this model's chat template has no place for results "
+                             "of tools: send the text");
     }
     out.tool_call_id = block.text("tool_use_id").value_or("");
     if (calls_.erase(out.tool_call_id) == 0) {

@@ -42,14 +42,10 @@ Stop stop_of(const ReplyPlan& plan, AnswerEnd end, const AnswerUsage& usage, boo
 }
 
 Json message_json(const ReplyPlan& plan) {
-  return {{"id", plan.head.id},
-          {"type", "message"},
-          {"role", "assistant"},
-          {"model", plan.head.model},
-          {"content", Json::array()},
-          {"stop_reason", nullptr},
-          {"stop_sequence", nullptr},
-          {"usage", usage_json(plan.prompt_tokens, 0, 0)}};
+  return {{"id", plan.head.id},       {"type", "message"},
+          {"role", "assistant"},      {"model", plan.head.model},
+          {"content", Json::array()}, {"stop_reason", nullptr},
+          {"stop_sequence", nullptr}, {"usage", usage_json(plan.prompt_tokens, 0, 0)}};
 }
 
 // A block as it begins.
@@ -59,10 +55,8 @@ Json empty_block(const OutputDelta& delta) {
       return {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}};
     case OutputDelta::Kind::call:
     case OutputDelta::Kind::arguments:
-      return {{"type", "tool_use"},
-              {"id", new_id("toolu_")},
-              {"name", delta.text},
-              {"input", Json::object()}};
+      return {
+          {"type", "tool_use"}, {"id", new_id("toolu_")}, {"name", delta.text}, {"input", Json::object()}};
     case OutputDelta::Kind::content:
       break;
   }

@@ -1,5 +1,5 @@
-// Replies in the shape of Anthropic's Messages API: content blocks (thinking, text, tool_use), whole or as its
-// events. Listeners of one generation with one answer; see text_generation.h for who calls them.
+// Replies in the shape of Anthropic's Messages API: content blocks (thinking, text, tool_use), whole or as
+// its events. Listeners of one generation with one answer; see text_generation.h for who calls them.
 #pragma once
 
 #include <memory>

@@ -147,8 +147,9 @@ void read_output_config(FieldReader& fields, const ordered_json& written, const 
   FieldReader config(*value, "output_config.");
   if (const auto effort = config.text("effort")) {
     if (!features.reasoning_effort) {
-      config.fail("effort", "output_config.effort is not supported: this model's chat template has no such "
-                            "switch; leave it out");
+      config.fail("effort",
+                  "output_config.effort is not supported: this model's chat template has no such "
+                  "switch; leave it out");
     }
     variables["reasoning_effort"] = *effort;
   }

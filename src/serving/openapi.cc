@@ -79,16 +79,19 @@ Json paths() {
   out["/v1/chat/completions"] = post("Chat", "ChatRequest", "ChatCompletion", "Error", true);
   out["/v1/completions"] = post("Continue raw prompts", "CompletionRequest", "Completion", "Error", true);
   out["/v1/responses"] = post("Chat as items", "ResponsesRequest", "Response", "Error", true);
-  out["/v1/messages"] =
-      post("Chat in Anthropic's form", "MessagesRequest", "Message", "MessagesError", true);
-  out["/v1/messages/count_tokens"] = post("How long a message's prompt is", "CountTokensRequest", "TokenCount",
-                                          "MessagesError", false);
-  out["/tokenize"] = post("Token ids of a text, or of a chat's prompt", "TokenizeRequest", "Tokens", "Error", false);
+  out["/v1/messages"] = post("Chat in Anthropic's form", "MessagesRequest", "Message", "MessagesError", true);
+  out["/v1/messages/count_tokens"] =
+      post("How long a message's prompt is", "CountTokensRequest", "TokenCount", "MessagesError", false);
+  out["/tokenize"] =
+      post("Token ids of a text, or of a chat's prompt", "TokenizeRequest", "Tokens", "Error", false);
   out["/detokenize"] = post("Text of token ids", "DetokenizeRequest", "Text", "Error", false);
   out["/v1/models"] = get("The model that is served", "application/json", reference("Models"), false);
   out["/v1/models/{id}"] = get("The model of that id", "application/json", reference("Model"), false, true);
-  out["/v1/models/{id}"]["get"]["parameters"] = Json::array(
-      {{{"name", "id"}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}, {"minLength", 1}}}}});
+  out["/v1/models/{id}"]["get"]["parameters"] =
+      Json::array({{{"name", "id"},
+                    {"in", "path"},
+                    {"required", true},
+                    {"schema", {{"type", "string"}, {"minLength", 1}}}}});
   out["/health"] = get("Whether the server works", "application/json", reference("State"), true);
   out["/ready"] = get("Whether it takes requests now", "application/json", reference("State"), true);
   out["/metrics"] = get("Prometheus text", "text/plain", {{"type", "string"}}, true);
@@ -116,7 +119,8 @@ std::string openapi_json(const std::string& model) {
   const Json bearer = {{"type", "http"}, {"scheme", "bearer"}};
   const Json document = {
       {"openapi", "3.1.0"},
-      {"info", {{"title", "Tandem"}, {"version", "1"}, {"description", "Every field and refusal: docs/api.md"}}},
+      {"info",
+       {{"title", "Tandem"}, {"version", "1"}, {"description", "Every field and refusal: docs/api.md"}}},
       {"paths", paths()},
       {"components", {{"schemas", std::move(schemas)}, {"securitySchemes", {{"key", bearer}}}}},
       {"security", Json::array({Json::object(), {{"key", Json::array()}}})}};

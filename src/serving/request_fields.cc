@@ -167,8 +167,8 @@ void read_stops(FieldReader& fields, std::string_view name, CommonRequest& out) 
     }
     if (stop.get_ref<const std::string&>().empty()) {
       return fields.fail(
-          name, fmt::format("{} holds an empty string, which would stop every answer at once: remove it",
-                            name));
+          name,
+          fmt::format("{} holds an empty string, which would stop every answer at once: remove it", name));
     }
     out.stops.push_back(stop.get<std::string>());
   }

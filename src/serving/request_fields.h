@@ -13,8 +13,8 @@ namespace tandem {
 ApiResult<nlohmann::json> parse_body(std::string_view body);
 // "model": missing is 400, another than the one served is 404.
 std::optional<ApiError> check_model(FieldReader& fields, const RequestContext& context);
-// Sampling, the answer's form, stop, n, seed, stream and the fields that have no effect or are refused in both
-// APIs. `body`: the request as it came.
+// Sampling, the answer's form, stop, n, seed, stream and the fields that have no effect or are refused in
+// both APIs. `body`: the request as it came.
 void read_common(FieldReader& fields, std::string_view body, const RequestContext& context,
                  CommonRequest& out);
 // Stop strings: one, or a list, under `name`.

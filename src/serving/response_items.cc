@@ -49,7 +49,8 @@ class ItemReader {
     } else if (type == "reasoning") {
       read_reasoning(item, name);
     } else if (type == "item_reference") {
-      item.fail("type", name + ".type is \"item_reference\", and nothing is stored here: send the item itself");
+      item.fail("type",
+                name + ".type is \"item_reference\", and nothing is stored here: send the item itself");
     } else {
       item.fail("type", fmt::format("{}.type is {}; supported are message, function_call, "
                                     "function_call_output and reasoning",
@@ -76,8 +77,9 @@ class ItemReader {
 
   void read_call(FieldReader& item, const std::string& name) {
     if (!features_.tool_messages) {
-      item.fail("type", name + ".type is \"function_call\", and this model's chat template has no place for "
-                               "tool calls: send the text of the call");
+      item.fail("type", name +
+                            ".type is \"function_call\", and this model's chat template has no place for "
+                            "tool calls: send the text of the call");
     }
     ToolCall call;
     call.id = item.text("call_id").value_or("");
@@ -113,15 +115,16 @@ class ItemReader {
   void read_reasoning(FieldReader& item, const std::string& name) {
     item.refuse("encrypted_content", "nothing is encrypted here: send the item with its content");
     std::string text;
-    for (const auto& [field, part_type] : {std::pair("summary", "summary_text"), std::pair("content", "reasoning_text")}) {
+    for (const auto& [field, part_type] :
+         {std::pair("summary", "summary_text"), std::pair("content", "reasoning_text")}) {
       const json* list = item.take(field);
       if (list == nullptr) continue;
       for (const json& part : list->is_array() ? *list : json::array({*list})) {
         const bool good = part.is_object() && part.value("type", json()) == part_type &&
                           part.value("text", json()).is_string();
         if (!good) {
-          return item.fail(field, fmt::format("{}.{} holds {}; it must hold texts of the type {}", name, field,
-                                              shown(part), part_type));
+          return item.fail(field, fmt::format("{}.{} holds {}; it must hold texts of the type {}", name,
+                                              field, shown(part), part_type));
         }
         if (std::string_view(field) == "content") add_line(text, part["text"].get<std::string>());
       }
@@ -129,12 +132,12 @@ class ItemReader {
     if (!text.empty()) add_line(assistant_turn(/*with_content=*/false).reasoning_content, text);
   }
 
-  // The message that an item of the assistant belongs to: reasoning, text and calls that follow each other are
-  // one turn.
+  // The message that an item of the assistant belongs to: reasoning, text and calls that follow each other
+  // are one turn.
   ChatMessage& assistant_turn(bool with_content) {
-    const bool goes_on = !out_.messages.empty() && out_.messages.back().role == "assistant" &&
-                         !(with_content && (out_.messages.back().has_content ||
-                                            !out_.messages.back().tool_calls.empty()));
+    const bool goes_on =
+        !out_.messages.empty() && out_.messages.back().role == "assistant" &&
+        !(with_content && (out_.messages.back().has_content || !out_.messages.back().tool_calls.empty()));
     if (!goes_on) out_.messages.push_back({.role = "assistant", .has_content = false});
     return out_.messages.back();
   }

@@ -1,5 +1,5 @@
-// The conversation of a request to the Responses API: instructions and input items, as the messages of a chat.
-// Internal to responses_request.cc.
+// The conversation of a request to the Responses API: instructions and input items, as the messages of a
+// chat. Internal to responses_request.cc.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -161,8 +161,7 @@ class ResponseReply : public AnswerListener {
                    {{"content_index", 0}, {"text", text_}, {"logprobs", item_logprobs_}});
         break;
       default:
-        item_event("response.function_call_arguments.done",
-                   {{"name", item_["name"]}, {"arguments", text_}});
+        item_event("response.function_call_arguments.done", {{"name", item_["name"]}, {"arguments", text_}});
     }
     if (kind_ == Kind::arguments) {
       item_["arguments"] = text_;

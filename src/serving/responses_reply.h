@@ -1,5 +1,5 @@
-// Replies in the shape of OpenAI's Responses API: output items (reasoning, message, function_call), whole or as
-// its events. A listener of one generation with one answer; see text_generation.h for who calls it.
+// Replies in the shape of OpenAI's Responses API: output items (reasoning, message, function_call), whole or
+// as its events. A listener of one generation with one answer; see text_generation.h for who calls it.
 #pragma once
 
 #include <memory>

@@ -103,8 +103,9 @@ void read_reasoning_config(FieldReader& fields, const ChatFeatures& features, st
     FieldReader reasoning(*value, "reasoning.");
     if (const auto effort = reasoning.text("effort")) {
       if (!features.reasoning_effort) {
-        reasoning.fail("effort", "reasoning.effort is not supported: this model's chat template has no such "
-                                 "switch; use chat_template_kwargs if it has another");
+        reasoning.fail("effort",
+                       "reasoning.effort is not supported: this model's chat template has no such "
+                       "switch; use chat_template_kwargs if it has another");
       }
       variables["reasoning_effort"] = *effort;
     }
@@ -138,7 +139,8 @@ void read_include(FieldReader& fields, ChatRequest& out) {
 
 void read_answer_part(FieldReader& fields, ChatRequest& out) {
   SamplingParams& sampling = out.common.sampling;
-  if (const auto value = fields.number("temperature", 0, 2)) sampling.temperature = static_cast<float>(*value);
+  if (const auto value = fields.number("temperature", 0, 2))
+    sampling.temperature = static_cast<float>(*value);
   if (const auto value = fields.number("top_p", 0, 1)) sampling.top_p = static_cast<float>(*value);
   if (const auto value = fields.integer("seed", INT64_MIN, INT64_MAX))
     sampling.seed = static_cast<uint64_t>(*value);

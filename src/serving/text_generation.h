@@ -40,7 +40,7 @@ struct AnswerToken {
 struct AnswerPiece {
   std::string text;  // whole characters
   std::vector<AnswerToken>
-      tokens;  // whose text begins in what has been released; only if logprobs were asked for
+      tokens;              // whose text begins in what has been released; only if logprobs were asked for
   uint32_t generated = 0;  // tokens of the answer so far
 };
 

@@ -23,6 +23,7 @@ struct TokenizeRequest {
 // With `messages` the fields are those of a chat request, of which only those that make the prompt count.
 ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body, const RequestContext& context);
 // The ids, all of the vocabulary.
-ApiResult<std::vector<int32_t>> parse_detokenize_request(std::string_view body, const RequestContext& context);
+ApiResult<std::vector<int32_t>> parse_detokenize_request(std::string_view body,
+                                                         const RequestContext& context);
 
 }  // namespace tandem

@@ -5,6 +5,7 @@ import shutil
 import ssl
 import subprocess
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -12,7 +13,7 @@ import anthropic
 import openai
 import pytest
 
-from tests.conftest import ARITH, BINARY, TandemServer
+from tests.conftest import ARITH, BINARY, WAIT_LIMIT_S, TandemServer
 from tests.e2e.conftest import MODEL, user
 
 CHAT = {"model": MODEL, "messages": user("7"), "max_tokens": 3}
@@ -93,12 +94,58 @@ def test_ready(server):
     assert server.request("GET", "/ready").json() == {"status": "ready"}
 
 
-def test_tls(tmp_path):
+def make_certificate(folder):
     openssl = shutil.which("openssl")
     assert openssl, "scripts/install.sh --tests installs it"
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    certificate, key = folder / "cert.pem", folder / "key.pem"
     subprocess.run([openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(certificate), "-days", "2",
                     "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"], check=True, capture_output=True)
+    return certificate, key
+
+
+def eventually(holds):
+    deadline = time.monotonic() + WAIT_LIMIT_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_keys_and_certificate_are_read_again(tmp_path):
+    certificate, key = make_certificate(tmp_path)
+    keys = tmp_path / "keys"
+    keys.write_text("first\n")
+    server = TandemServer(["serve", "--model", str(ARITH), "--port", "0", "--api-key-file", str(keys), "--ssl-certfile", str(certificate),
+                           "--ssl-keyfile", str(key)], tmp_path).wait_ready()
+    address = ("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
+    unchecked = ssl.create_default_context()
+    unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
+
+    def status(key):
+        request = urllib.request.Request(f"{server.url}/v1/models", headers={"authorization": f"Bearer {key}"})
+        try:
+            return urllib.request.urlopen(request, context=unchecked, timeout=60).status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    try:
+        before = ssl.get_server_certificate(address)
+        assert status("first") == 200 and status("second") == 401
+        keys.write_text("second key\nsecond\n")
+        eventually(lambda: status("second") == 200)
+        assert status("first") == 401
+        keys.write_text("# none is left\n")
+        eventually(lambda: "stay as they were" in server.describe())
+        assert status("second") == 200, "what cannot be used changes nothing"
+        keys.write_text("third\n")
+        make_certificate(tmp_path)
+        eventually(lambda: ssl.get_server_certificate(address) != before)
+        eventually(lambda: status("third") == 200)
+    finally:
+        assert server.stop() == 0
+
+
+def test_tls(tmp_path):
+    certificate, key = make_certificate(tmp_path)
     server = TandemServer(["serve", "--model", str(ARITH), "--port", "0", "--log-level", "warning", "--ssl-certfile", str(certificate),
                            "--ssl-keyfile", str(key)], tmp_path).wait_ready()
     try:

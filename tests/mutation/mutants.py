@@ -235,4 +235,18 @@ MUTANTS = (
     Mutant("a pattern speaks of JSON's escapes", "src/grammar/json_schema_types.cc",
            "escaped_for_json(*expression)", "std::move(*expression)",
            "grammar_test", "JsonSchema.Strings"),
+    # ---- the API ----
+    Mutant("text before calls may hold their mark", "src/grammar/tool_call_grammar.cc",
+           "fails = E::choice({any_but({'<', m[k]}),", "fails = E::choice({any_but({m[k]}),",
+           "grammar_test", "ToolCallGrammar.TextBeforeCallsThatMayBeMade"),
+    Mutant("strict arguments are any object", "src/grammar/tool_call_grammar.cc",
+           "TANDEM_ASSIGN(arguments, schema(parameters_of(tool)));", "TANDEM_TRY(schema(parameters_of(tool)));",
+           "grammar_test", "ToolCallGrammar.RequiredCalls"),
+    Mutant("a key repeated is a key", "src/serving/http_access.cc",
+           "size_t difference = given.size() ^ key.size();", "size_t difference = given.empty();",
+           "http_server_test", "HttpAccess.Keys"),
+    Mutant("any origin that begins with an allowed one", "src/serving/http_access.cc",
+           "if (!all && std::ranges::find(allowed_origins, origin) == allowed_origins.end()) return {};",
+           "if (!all && std::ranges::none_of(allowed_origins, [&](const std::string& o) { return origin.starts_with(o); })) return {};",
+           "http_server_test", "HttpAccess.Origins"),
 )

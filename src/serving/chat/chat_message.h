@@ -45,14 +45,14 @@ using ChatRenderer = std::function<Result<ChatPrompt>(const ChatInput& input)>;
 
 // What a model's prompt format has a place for: the rest is refused by name instead of being left out.
 struct ChatFeatures {
-  bool tools = false;             // declarations
-  bool tool_messages = false;     // past calls and their results
-  bool reasoning_effort = false;  // a switch for how long to think
-  bool reasons = false;           // answers may begin with reasoning that is marked as such
+  bool tools = false;                // declarations
+  bool tool_messages = false;        // past calls and their results
+  bool reasoning_effort = false;     // a switch for how long to think
+  bool reasons = false;              // answers may begin with reasoning that is marked as such
   std::string thinking_switch = {};  // the variable that turns reasoning on and off; "" for none
-  bool latest_reminder = false;   // DeepSeek's role of that name, and developer as a role of its own
-  bool reads_tool_calls = false;  // answers with tool calls are parsed, or are wanted as text
-  std::string call_format = {};   // that a grammar of calls is written in (tool_call_grammar.h); "": none is
+  bool latest_reminder = false;      // DeepSeek's role of that name, and developer as a role of its own
+  bool reads_tool_calls = false;     // answers with tool calls are parsed, or are wanted as text
+  std::string call_format = {};  // that a grammar of calls is written in (tool_call_grammar.h); "": none is
 };
 
 }  // namespace tandem
