@@ -18,102 +18,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/isa/coded_formats.h"
+#include "kernels/isa/decoded_tile.h"
 #include "kernels/isa/isa_namespace.h"
 #include "kernels/isa/product.h"
 #include "kernels/packed_layout.h"
 
 namespace tandem::TANDEM_ISA_NAMESPACE {
-
-// How a format's codes and scales are read. kPrefetchBytes: as prefetch_bytes of product.h; a line holds more
-// steps. One row of fp8 reads 25 GB/s with 512 bytes and 21 to 23 with 1 KiB, of mxfp4 27 with 256 bytes.
-struct Fp8Code {
-  static constexpr size_t kPrefetchBytes = 512;
-  static constexpr PackFormat kFormat = PackFormat::fp8_block;
-  static constexpr CodeGeometry kGeometry = kFp8Geometry;
-  template <int K>
-  TANDEM_INLINE static PairBits bits(const Codes& codes) {
-    return e4m3_bits<K>(codes);
-  }
-  TANDEM_INLINE static Vec scale(const std::byte* p) { return load(reinterpret_cast<const float*>(p)); }
-  TANDEM_INLINE static Vec ratio(const std::byte* from, const std::byte* to) {
-    return div(scale(from), scale(to));
-  }
-};
-struct Mxfp4Code {
-  static constexpr size_t kPrefetchBytes = 256;
-  static constexpr PackFormat kFormat = PackFormat::mxfp4;
-  static constexpr CodeGeometry kGeometry = kMxfp4Geometry;
-  template <int K>
-  TANDEM_INLINE static PairBits bits(const Codes& codes) {
-    return e2m1_bits<K>(codes);
-  }
-  TANDEM_INLINE static Vec scale(const std::byte* p) {
-    return e8m0_scale(reinterpret_cast<const uint8_t*>(p));
-  }
-  TANDEM_INLINE static Vec ratio(const std::byte* from, const std::byte* to) {
-    return e8m0_ratio(reinterpret_cast<const uint8_t*>(from), reinterpret_cast<const uint8_t*>(to));
-  }
-};
-
-struct Mxfp8Code {
-  static constexpr size_t kPrefetchBytes = 512;
-  static constexpr PackFormat kFormat = PackFormat::mxfp8;
-  static constexpr CodeGeometry kGeometry = kMxfp8Geometry;
-  template <int K>
-  TANDEM_INLINE static PairBits bits(const Codes& codes) {
-    return e4m3_bits<K>(codes);
-  }
-  TANDEM_INLINE static Vec scale(const std::byte* p) { return Mxfp4Code::scale(p); }
-  TANDEM_INLINE static Vec ratio(const std::byte* from, const std::byte* to) {
-    return Mxfp4Code::ratio(from, to);
-  }
-};
-
-// Steps (pairs of columns) of a group, counted from the first of its first block.
-template <class Code>
-struct CodeSteps {
-  static constexpr uint32_t kLine = Code::kGeometry.line_cols / 2;
-  static constexpr uint32_t kBlock = Code::kGeometry.block_cols / 2;
-};
-
-// Where the blocks of one group lie.
-template <class Code>
-struct CodedGroup {
-  const std::byte* data = nullptr;  // of the group
-  uint32_t panels = 0;              // of the group
-
-  TANDEM_INLINE const std::byte* block(uint32_t b) const {
-    constexpr size_t kPanelBlock =
-        Code::kGeometry.scale_bytes + CodeSteps<Code>::kBlock / CodeSteps<Code>::kLine * kLineBytes;
-    return data + size_t{b} * panels * kPanelBlock;
-  }
-  TANDEM_INLINE const std::byte* scales(uint32_t b, uint32_t panel) const {
-    return block(b) + panel * Code::kGeometry.scale_bytes;
-  }
-  // Line `line` of block b, panel 0.
-  TANDEM_INLINE const std::byte* lines(uint32_t b, uint32_t line) const {
-    return block(b) + panels * Code::kGeometry.scale_bytes + size_t{line} * panels * kLineBytes;
-  }
-};
-
-// The pairs of step `k` of a line, where lines are not used whole.
-template <class Code>
-TANDEM_INLINE PairBits bits_at(const Codes& codes, uint32_t k) {
-  if constexpr (CodeSteps<Code>::kLine == 2) {
-    return k == 0 ? Code::template bits<0>(codes) : Code::template bits<1>(codes);
-  } else {
-    switch (k) {
-      case 0:
-        return Code::template bits<0>(codes);
-      case 1:
-        return Code::template bits<1>(codes);
-      case 2:
-        return Code::template bits<2>(codes);
-      default:
-        return Code::template bits<3>(codes);
-    }
-  }
-}
 
 template <class Code>
 struct CodedArgs {
@@ -321,95 +232,6 @@ struct CodedTile {
       for (int r = 0; r < Rows; ++r)
         store(args.sums + r * args.sums_stride + p * kPanelRows,
               args.last ? mul(sums[r][p], scale) : sums[r][p]);
-    }
-  }
-};
-
-// A stretch of a group, decoded.
-struct DecodedArgs {
-  const std::byte* line = nullptr;  // [step][panel] lines of bf16 pairs, the tile's first panel
-  size_t line_stride = 0;           // bytes between steps
-  // Steps of the stretch; each run of them up to a block's end starts by multiplying the sums with a ratio.
-  uint32_t steps = 0, first_run = 0, run = 0;
-  bool odd_step = false;          // one more step with a single column; it may open a run of its own
-  const float* ratios = nullptr;  // [run][panel][16], the tile's first panel
-  size_t ratio_stride = 0;        // floats between runs
-  const float* scales = nullptr;  // [panel][16]: what the sums are multiplied with at the end, or null
-  bool resume = false;            // accumulators start from `sums`, else from zero
-  float* sums = nullptr;          // [rows][sums_stride]
-  size_t sums_stride = 0;         // floats
-  Ahead ahead;
-  TANDEM_INLINE void skip_panels(uint32_t count) {
-    line += count * kLineBytes;
-    ahead.at += count * ahead.gap;
-    ratios += count * kPanelRows;
-    if (scales != nullptr) scales += count * kPanelRows;
-    sums += count * kPanelRows;
-  }
-};
-
-struct DecodedTile {
-  using Activation = uint16_t;
-  using Args = DecodedArgs;
-  static constexpr int kAccumulators = kBf16Accumulators;
-
-  template <int Rows, int Panels>
-  static void run(const Args& args, const uint16_t* const* rows, size_t column) {
-    Vec sums[Rows][Panels];
-    const uint16_t* x[Rows];
-#pragma GCC unroll 16
-    for (int r = 0; r < Rows; ++r) {
-      x[r] = rows[r] + column;
-#pragma GCC unroll 4
-      for (int p = 0; p < Panels; ++p)
-        sums[r][p] = args.resume ? load(args.sums + r * args.sums_stride + p * kPanelRows) : zero();
-    }
-    const std::byte* line = args.line;
-    const float* ratios = args.ratios;
-    Ahead ahead = args.ahead;
-    const uint32_t all = args.steps + (args.odd_step ? 1 : 0);
-    for (uint32_t step = 0, stop = args.first_run; step < all; stop += args.run) {
-#pragma GCC unroll 4
-      for (int p = 0; p < Panels; ++p) {
-        const Vec ratio = load(ratios + p * kPanelRows);
-#pragma GCC unroll 16
-        for (int r = 0; r < Rows; ++r) sums[r][p] = mul(sums[r][p], ratio);
-      }
-      ratios += args.ratio_stride;
-      for (const uint32_t end = stop < args.steps ? stop : args.steps; step < end;
-           ++step, line += args.line_stride, ahead.at += ahead.step) {
-        Pairs w[Panels];
-#pragma GCC unroll 4
-        for (int p = 0; p < Panels; ++p) {
-          w[p] = load_pairs(line + p * kLineBytes);
-          ahead.request(p);
-        }
-#pragma GCC unroll 16
-        for (int r = 0; r < Rows; ++r) {
-          const auto a = Bf16Product::activation(x[r] + size_t{step} * 2);
-#pragma GCC unroll 4
-          for (int p = 0; p < Panels; ++p) sums[r][p] = dot_pairs(sums[r][p], w[p], a);
-        }
-      }
-      if (step < stop && step < all) {  // the single column
-#pragma GCC unroll 16
-        for (int r = 0; r < Rows; ++r) {
-          const auto a = Bf16Product::last_activation(x[r] + size_t{step} * 2);
-#pragma GCC unroll 4
-          for (int p = 0; p < Panels; ++p)
-            sums[r][p] = dot_pairs(sums[r][p], load_pairs(line + p * kLineBytes), a);
-        }
-        break;
-      }
-    }
-#pragma GCC unroll 4
-    for (int p = 0; p < Panels; ++p) {
-      const Vec scale = args.scales != nullptr ? load(args.scales + p * kPanelRows) : set1(1.0f);
-#pragma GCC unroll 16
-      for (int r = 0; r < Rows; ++r) {
-        const Vec sum = args.scales != nullptr ? mul(sums[r][p], scale) : sums[r][p];
-        store(args.sums + r * args.sums_stride + p * kPanelRows, sum);
-      }
     }
   }
 };
