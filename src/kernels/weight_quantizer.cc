@@ -89,6 +89,7 @@ void quantize_fp4(const float* row, uint32_t cols, std::byte* codes, std::byte* 
     scales[begin / kFp4Block] = static_cast<std::byte>(exponent + 127);
     const float scale = std::ldexp(1.0f, exponent), inverse = std::ldexp(1.0f, -exponent);
     uint32_t bits[kFp4Block] = {};
+    float values[kFp4Block];  // of `back`, which the compiler cannot tell from the row
     for (uint32_t i = 0; i < count; ++i) {
       const float value = nearest_e2m1(std::fabs(x[i]) * inverse);
       // 0, 1/2, 1, 3/2 | 2, 3 | 4, 6
@@ -96,8 +97,9 @@ void quantize_fp4(const float* row, uint32_t cols, std::byte* codes, std::byte* 
       const float code = low + high + 0.5f * (value - high);
       const uint32_t sign = std::bit_cast<uint32_t>(x[i]) >> 31;
       bits[i] = static_cast<uint32_t>(static_cast<int32_t>(code)) | sign << 3;
-      back[begin + i] = std::copysign(value * scale, x[i]);
+      values[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(value * scale) | sign << 31);
     }
+    std::memcpy(back + begin, values, count * sizeof(float));
     for (uint32_t i = 0; i < count; i += 2)
       codes[(begin + i) / 2] = static_cast<std::byte>(bits[i] | bits[i + 1] << 4);
   }
