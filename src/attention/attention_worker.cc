@@ -27,6 +27,8 @@ namespace {
 // idle.
 constexpr int kIdleMilliseconds = 100;
 
+const Error kOverdue{ErrorCode::deadline_exceeded, "the request's deadline has passed"};
+
 // FNV-1a over 32-bit words: enough to tell whether two runs had the same bits, and cheap beside a step. Four
 // chains, each over every fourth logit: one alone waits for its own multiplication, 0.2 ms for each token of
 // a vocabulary of 151,936.
@@ -64,6 +66,7 @@ void AttentionWorker::Impl::loop() {
     const Instant began = now();
     take_inbox();
     check_peer();
+    end_overdue();
     executor.poll();
     const Instant polled = now();
     start_streams();
@@ -100,6 +103,7 @@ void AttentionWorker::Impl::take_inbox() {
     if (sampling.repetition_penalty != 1.0f) {
       for (int32_t token : sequence->tokens) ++sequence->history.prompt[token];
     }
+    first_deadline = std::min(first_deadline, sequence->request.deadline);
     scheduler.add(std::move(sequence));
   }
   for (RequestId id : cancelled) {
@@ -117,6 +121,19 @@ void AttentionWorker::Impl::check_peer() {
     end_all(health.error(), FinishReason::error);
   std::lock_guard lock(mutex);
   health_now = std::move(health);
+}
+
+void AttentionWorker::Impl::end_overdue() {
+  const Instant at = now();
+  if (at < first_deadline) return;
+  first_deadline = Instant::max();
+  std::vector<Sequence*> overdue;
+  scheduler.for_each([&](Sequence& sequence) {
+    const bool is_over = sequence.request.deadline <= at && !sequence.in_step;
+    if (is_over) overdue.push_back(&sequence);
+    if (!is_over) first_deadline = std::min(first_deadline, sequence.request.deadline);
+  });
+  for (Sequence* sequence : overdue) finish(*sequence, FinishReason::error, kOverdue);
 }
 
 TokenBans AttentionWorker::Impl::bans_of(const SamplingParams& sampling, const AnswerForm& form,
@@ -162,8 +179,7 @@ int32_t AttentionWorker::Impl::sample(Sequence& sequence, std::span<const float>
              sequence.tokens.size() >= options.max_context_tokens) {
     finish(sequence, FinishReason::length, {});
   } else if (now() >= sequence.request.deadline) {
-    finish(sequence, FinishReason::error,
-           {ErrorCode::deadline_exceeded, "the request's deadline has passed"});
+    finish(sequence, FinishReason::error, kOverdue);
   } else {
     return token;
   }

@@ -39,6 +39,7 @@ struct AttentionWorkerOptions {
   Drafter* drafter = nullptr;               // in place of draft programs; outlives the worker
   uint32_t max_context_tokens = 4096;       // prompt + generated
   uint32_t max_queue = 1024;                // requests that wait; one more is refused
+  double prefill_share = 0.33;              // of prompts, at least, while sequences decode: prefill_share.h
   bool prefix_caching = true;               // prompts go on from what earlier sequences computed
   uint32_t vocab_size = 0;                  // ids that a prompt may hold
   std::vector<int32_t> eos_token_ids;

@@ -121,7 +121,8 @@ void AttentionWorker::Impl::propose(Sequence& sequence, std::span<const float> l
   const SamplingParams& sampling = sequence.request.sampling;
   const auto ahead = static_cast<uint32_t>(sequence.drafts.size());
   const uint32_t index = sequence.generated() + ahead;
-  // As if the drafts had been said. Behind one that ends the answer, or is none of its grammar, nothing follows.
+  // As if the drafts had been said. Behind one that ends the answer, or is none of its grammar, nothing
+  // follows.
   AnswerForm form = sequence.form;
   for (const int32_t token : sequence.drafts) form.advance(token);
   const TokenBans bans = bans_of(sampling, form, index);

@@ -12,6 +12,7 @@
 
 #include "attention/attention_worker.h"
 #include "attention/lane_choice.h"
+#include "attention/prefill_share.h"
 #include "attention/step_builder.h"
 
 namespace tandem {
@@ -99,6 +100,7 @@ struct AttentionWorker::Impl {
         cache(worker_options.prefix_caching ? PrefixCache::create(pools, cache_options(worker_options))
                                             : nullptr),
         scheduler(worker_options.scheduler, cache.get()),
+        turns(worker_options.prefill_share),
         drafts(worker_options.speculation, draft_rows_of(worker_options)),
         grammars(worker_options.vocabulary) {}
   ~Impl();
@@ -115,6 +117,8 @@ struct AttentionWorker::Impl {
   void take_inbox();
   uint64_t random_seed() { return (uint64_t{entropy()} << 32) | entropy(); }
   void check_peer();
+  // Ends requests whose deadline has passed, wherever they wait; those in a step when it ends.
+  void end_overdue();
   // Samples and delivers the next token. Below 0: the sequence has ended and is gone.
   int32_t sample(Sequence& sequence, std::span<const float> logits);
   // What must not be chosen as number `index` of the answer, which stands at `form`. Valid until the next
@@ -132,9 +136,10 @@ struct AttentionWorker::Impl {
   bool start_streams();
   bool plan(StepStream& stream);
   void start(StepStream& stream);
-  // Runs the lanes that can go on until each must wait, the one that could for longest first. False: no step
-  // has ended.
+  // Runs the lanes that can go on until each must wait, a decode step has ended, or a prompt has had its
+  // turn. False: none could go on.
   bool run_lanes();
+  void end_lane(Lane& lane);
   void finish_step(StepStream& stream);
   void fail_step(StepStream& stream, const Error& error);
   void drop(StepStream& stream);
@@ -204,9 +209,11 @@ struct AttentionWorker::Impl {
   Sampler sampler;
   std::vector<int32_t> ends;      // reused: tokens that end an answer
   std::vector<uint64_t> allowed;  // reused: by its form
+  PrefillShare turns;
   DraftPolicy drafts;
   std::vector<const Sequence*> gone;  // by the step that is being finished
   StepId next_step = 1;
+  Instant first_deadline = Instant::max();  // of all requests here
 
   // Shared with callers.
   GrammarCache grammars;

@@ -1,5 +1,5 @@
-// The prefix cache behind the worker: whatever is found, chunked, drafted for, pushed out or cancelled, answers
-// have the bits that they have when everything is computed.
+// The prefix cache behind the worker: whatever is found, chunked, drafted for, pushed out or cancelled,
+// answers have the bits that they have when everything is computed.
 #include <gtest/gtest.h>
 
 #include <algorithm>

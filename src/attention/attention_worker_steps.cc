@@ -225,6 +225,7 @@ StepStream& AttentionWorker::Impl::stream_of(const Lane& lane) {
 
 bool AttentionWorker::Impl::start_streams() {
   bool started = false;
+  if (!streams.back().busy()) scheduler.make_way();
   for (size_t i = 0; i < streams.size(); ++i) {
     StepStream& stream = streams[i];
     const bool decode = stream.row_class == RowClass::decode;
@@ -249,7 +250,7 @@ bool AttentionWorker::Impl::plan(StepStream& stream) {
   std::vector<StepPart>& parts = stream.lanes.size() == 1 ? stream.lanes[0].parts : planned;
   const bool may_draft = stream.lanes[0].draft_lane != nullptr && drafts.tokens() > 0;
   if (cache) cache->set_drafting(may_draft && !drafts_blocks());
-  scheduler.plan_prefill(parts);
+  scheduler.plan_prefill(parts, turns.chunk_rows(options.scheduler.max_num_batched_tokens));
   if (parts.empty()) return false;
   for (const StepPart& part : parts) {
     Sequence& sequence = *part.sequence;
@@ -283,33 +284,56 @@ void AttentionWorker::Impl::start(StepStream& stream) {
 
 bool AttentionWorker::Impl::run_lanes() {
   bool ended = false;
+  turns.set_load(scheduler.num_prefilling(), scheduler.num_decoding());
+  const auto order = [this] {
+    if (!turns.is_shared()) return LaneOrder::oldest;
+    return turns.prefill_goes_first() ? LaneOrder::prefill_first : LaneOrder::decode_first;
+  };
   // Again while something ran: what one lane has written may be what another one, tried before, waits for.
   for (bool ran = true; ran;) {
     ran = false;
     ++sweep;
-    while (Lane* lane = executor.next_ready(sweep)) {
-      StepStream& stream = stream_of(*lane);
-      const Advance advance = executor.advance(*lane);
+    while (Lane* lane = executor.next_ready(sweep, order())) {
+      const bool prefill = lane->row_class() == RowClass::prefill;
+      const Instant began = now();
+      Instant yield_at = Instant::max();
+      if (prefill && turns.is_shared())
+        yield_at = began + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(turns.slice()));
+      const Advance advance = executor.advance(*lane, yield_at);
+      const double seconds = std::chrono::duration<double>(now() - began).count();
+      if (prefill) {
+        turns.add_prefill(seconds);
+      } else {
+        turns.add_decode(seconds);
+      }
       ran = ran || advance.operations > 0;
       if (advance.state == AdvanceState::waiting) continue;
+      if (advance.state == AdvanceState::yielded) return true;
       ended = true;
       if (advance.state == AdvanceState::failed) {
-        fail_step(stream, advance.error);
-        continue;
-      }
-      for (StepLane& mine : stream.lanes) {
-        if (mine.lane.get() == lane || mine.draft_lane.get() == lane || mine.chain_lane.get() == lane)
-          mine.running = false;
-      }
-      if (std::ranges::any_of(stream.lanes, [](const StepLane& mine) { return mine.running; })) continue;
-      if (stream.is_drafting) {
-        finish_draft_round(stream);
+        fail_step(stream_of(*lane), advance.error);
       } else {
-        finish_step(stream);
+        end_lane(*lane);
       }
+      // The next decode step begins before a prompt goes on.
+      if (!prefill && turns.is_shared()) return true;
     }
   }
   return ended;
+}
+
+void AttentionWorker::Impl::end_lane(Lane& lane) {
+  StepStream& stream = stream_of(lane);
+  for (StepLane& mine : stream.lanes) {
+    if (mine.lane.get() == &lane || mine.draft_lane.get() == &lane || mine.chain_lane.get() == &lane)
+      mine.running = false;
+  }
+  if (std::ranges::any_of(stream.lanes, [](const StepLane& mine) { return mine.running; })) return;
+  if (stream.is_drafting) {
+    finish_draft_round(stream);
+  } else {
+    finish_step(stream);
+  }
 }
 
 void AttentionWorker::Impl::count_execution(const StepStream& stream, const StepLane& lane,
@@ -343,7 +367,12 @@ void AttentionWorker::Impl::count_step(const StepStream& stream, const StepLane&
     stats.ffn_round_trip_seconds += static_cast<double>(step.round_trip_us) * 1e-6;
     stats.ffn_residence_seconds += static_cast<double>(step.residence_us) * 1e-6;
   }
-  if (stream.row_class != RowClass::decode) return;
+  if (stream.row_class != RowClass::decode) {
+    turns.add_prefill_step(rows_of(lane.parts), stream.num_layers,
+                           std::chrono::duration<double>(step.busy).count());
+    return;
+  }
+  turns.end_decode_step();
   drafts.add_step(static_cast<uint32_t>(lane.parts.size()), rows_of(lane.parts),
                   std::chrono::duration<double>(step.elapsed).count());
   if (drafts.choose()) {

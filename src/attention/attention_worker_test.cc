@@ -197,6 +197,45 @@ TEST(AttentionWorker, ALostPeerEndsEveryRequestByNameAndComesBack) {
   EXPECT_EQ((Answer{recorder->tokens(), finish.logits_hash}), want);
 }
 
+// A step of a long prompt is interrupted between operations: the answer beside it goes on meanwhile.
+TEST(AttentionWorker, ALongPromptDoesNotHoldDecodeUp) {
+  Served alone({.num_blocks = 800, .max_num_batched_tokens = 3000, .max_context = 6000});
+  const GenerationRequest talk = alone.request(1, 10, 5000), prompt = alone.request(2, 3000, 2);
+  const auto want = alone.submit(prompt);
+  const uint64_t hash = want->wait().logits_hash;
+  Served served({.num_blocks = 800, .max_num_batched_tokens = 3000, .max_context = 6000});
+  RequestId id = 0;
+  const auto talking = served.submit(talk, &id);
+  talking->wait_for_tokens(3);
+  const auto reading = served.submit(prompt);
+  while (served.worker->stats().running < 2) std::this_thread::yield();
+  const size_t before = talking->tokens().size();
+  reading->wait_for_tokens(1);
+  EXPECT_GE(talking->tokens().size(), before + 5);
+  EXPECT_EQ(reading->wait().logits_hash, hash);
+  served.worker->cancel(id);
+  talking->wait();
+}
+
+TEST(AttentionWorker, DeadlinesEndRequestsWhereverTheyWait) {
+  Served served({.max_num_seqs = 1, .max_context = 6000});
+  RequestId id = 0;
+  const auto runs = served.submit(served.request(1, 10, 5000), &id);
+  GenerationRequest late = served.request(2, 10, 5);
+  late.deadline = now() + std::chrono::milliseconds(1);
+  const Finish finish = served.submit(late)->wait();
+  EXPECT_EQ(finish.reason, FinishReason::error);
+  EXPECT_EQ(finish.error.code, ErrorCode::deadline_exceeded);
+  EXPECT_EQ(finish.completion_tokens, 0u);
+  late = served.request(3, 10, 5000);
+  late.deadline = now() + std::chrono::milliseconds(200);
+  late.priority = -1;  // takes the place
+  EXPECT_EQ(served.submit(late)->wait().error.code, ErrorCode::deadline_exceeded);
+  EXPECT_GE(served.worker->stats().preempted, 1u);
+  served.worker->cancel(id);
+  EXPECT_EQ(runs->wait().reason, FinishReason::cancelled);
+}
+
 TEST(AttentionWorker, AFullQueueIsRefusedAndStoppingEndsWhatIsOpen) {
   std::vector<std::shared_ptr<Recorder>> open;
   {

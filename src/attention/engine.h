@@ -46,9 +46,10 @@ struct GenerationRequest {
   std::vector<int32_t> prompt;  // at least one token
   SamplingParams sampling;
   Instant deadline = Instant::max();
-  bool hash_logits = false;  // Finish::logits_hash wanted
+  bool hash_logits = false;          // Finish::logits_hash wanted
+  int32_t priority = 0;              // lower ones go first, as in vLLM; equal ones by arrival
   bool bypass_prefix_cache = false;  // the whole prompt is computed (and stored for others)
-  std::string cache_salt;  // beginnings of prompts are shared among requests of the same salt only
+  std::string cache_salt;            // beginnings of prompts are shared among requests of the same salt only
 };
 
 struct TokenLogprob {

@@ -65,7 +65,8 @@ PrefixCache::PrefixCache(StatePools& pools, const PrefixCacheOptions& options)
     pool.on_reuse([this, group](int32_t block) { on_reuse(group, block); });
   }
   units_.resize(most);
-  for (uint32_t unit = most; unit > 0; --unit) units_[unit - 1].next_in_bucket = std::exchange(first_free_, unit - 1);
+  for (uint32_t unit = most; unit > 0; --unit)
+    units_[unit - 1].next_in_bucket = std::exchange(first_free_, unit - 1);
   buckets_.assign(std::bit_ceil(size_t{most} + 1), kNone);
   tokens_.resize(size_t{most} * (unit_tokens_ + lookahead_));
   blocks_.resize(size_t{most} * blocks_per_unit_);
@@ -80,8 +81,8 @@ PrefixCache::~PrefixCache() {
 std::span<int32_t> PrefixCache::blocks_of(uint32_t unit, uint32_t group) {
   const StateGroupSpec& spec = pools_->pool(group).spec();
   const uint32_t end = units_[unit].end;
-  const uint32_t count = spec.keeps_all() ? blocks_in_unit(group)
-                                          : end / spec.tokens_per_block - first_reached_block(spec, end);
+  const uint32_t count =
+      spec.keeps_all() ? blocks_in_unit(group) : end / spec.tokens_per_block - first_reached_block(spec, end);
   return std::span(blocks_).subspan(size_t{unit} * blocks_per_unit_ + block_offsets_[group], count);
 }
 

@@ -96,7 +96,7 @@ class PrefixCache {
     uint32_t parent = kNone, first_child = kNone, next_sibling = kNone, previous_sibling = kNone;
     uint32_t next_in_bucket = kNone;  // free: the next free one
     Salt* salt = nullptr;
-    uint32_t end = 0;  // tokens up to and with it
+    uint32_t end = 0;      // tokens up to and with it
     bool drafted = false;  // a drafter has seen its tokens
     bool resumes = false, resume_drafted = false;
   };

@@ -26,8 +26,8 @@ StateGroupSpec group_of(uint32_t tokens_per_block, uint32_t retain = 0, uint32_t
 
 const std::vector<StateGroupSpec> kPaged = {group_of(16)};
 // A model with a window, pending inputs of two compressors, and their entries.
-const std::vector<StateGroupSpec> kGrouped = {group_of(16, 128, 128), group_of(8, 8, 128), group_of(16, 128, 128),
-                                              group_of(128, 0, 128)};
+const std::vector<StateGroupSpec> kGrouped = {group_of(16, 128, 128), group_of(8, 8, 128),
+                                              group_of(16, 128, 128), group_of(128, 0, 128)};
 
 uint64_t mixed(uint64_t hash, uint64_t value) {
   return (hash ^ (value + 1)) * 0x9e3779b97f4a7c15u + (hash >> 29);
@@ -38,7 +38,8 @@ uint64_t one_hash(uint64_t, std::span<const int32_t>) {
 }
 
 struct Life {
-  Life(StatePools& pools, std::vector<int32_t> text, const std::string& salt) : state(pools, 4000), tokens(std::move(text)) {
+  Life(StatePools& pools, std::vector<int32_t> text, const std::string& salt)
+      : state(pools, 4000), tokens(std::move(text)) {
     use.salt = salt;
   }
   // What a position's state was computed from: the text up to it. The drafter's also has the token behind.
@@ -64,7 +65,8 @@ struct Life {
 
 class World {
  public:
-  World(std::vector<StateGroupSpec> specs, const std::vector<uint32_t>& num_blocks, PrefixCacheOptions options = {})
+  World(std::vector<StateGroupSpec> specs, const std::vector<uint32_t>& num_blocks,
+        PrefixCacheOptions options = {})
       : groups(std::move(specs)), pools(*StatePools::create(groups, num_blocks)) {
     for (uint32_t group = 0; group < groups.size(); ++group)
       memory_.emplace_back(size_t{num_blocks[group]} * groups[group].tokens_per_block);

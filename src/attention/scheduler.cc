@@ -1,26 +1,29 @@
 #include "attention/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tandem {
 namespace {
 
 template <class Container>
-auto position_of(Container& container, RequestId id) {
-  return std::lower_bound(
-      container.begin(), container.end(), id,
-      [](const std::unique_ptr<Sequence>& sequence, RequestId wanted) { return sequence->id < wanted; });
+auto position_of(Container& container, const Sequence& sequence) {
+  return std::lower_bound(container.begin(), container.end(), sequence,
+                          [](const std::unique_ptr<Sequence>& each, const Sequence& wanted) {
+                            return each->comes_before(wanted);
+                          });
 }
 
 template <class Container>
-Sequence* find_in(Container& container, RequestId id) {
-  const auto at = position_of(container, id);
-  return at != container.end() && (*at)->id == id ? at->get() : nullptr;
+void insert(Container& container, std::unique_ptr<Sequence> sequence) {
+  const auto at = position_of(container, *sequence);
+  container.insert(at, std::move(sequence));
 }
 
 template <class Container>
-std::unique_ptr<Sequence> take(Container& container, RequestId id) {
-  const auto at = position_of(container, id);
+std::unique_ptr<Sequence> take(Container& container, const Sequence& wanted) {
+  const auto at = position_of(container, wanted);
+  if (at == container.end() || at->get() != &wanted) return nullptr;
   std::unique_ptr<Sequence> sequence = std::move(*at);
   container.erase(at);
   return sequence;
@@ -28,19 +31,32 @@ std::unique_ptr<Sequence> take(Container& container, RequestId id) {
 
 }  // namespace
 
-bool Scheduler::preempt_younger_than(const Sequence& sequence) {
+void Scheduler::add(std::unique_ptr<Sequence> sequence) {
+  insert(waiting_, std::move(sequence));
+}
+
+template <class Before>
+bool Scheduler::preempt_last(Before before) {
   for (size_t i = running_.size(); i > 0; --i) {
     Sequence& victim = *running_[i - 1];
-    if (victim.id <= sequence.id) return false;
+    if (!before(victim)) return false;
     if (victim.in_step || !victim.state.holds_blocks()) continue;
     give_back(victim);
     victim.drafts.clear();
-    auto owned = take(running_, victim.id);
-    waiting_.insert(position_of(waiting_, owned->id), std::move(owned));
+    insert(waiting_, take(running_, victim));
     ++num_preempted_;
     return true;
   }
   return false;
+}
+
+bool Scheduler::preempt_behind(const Sequence& sequence) {
+  return preempt_last([&](const Sequence& victim) { return sequence.comes_before(victim); });
+}
+
+bool Scheduler::preempt_less_urgent(const Sequence& sequence) {
+  return preempt_last(
+      [&](const Sequence& victim) { return sequence.request.priority < victim.request.priority; });
 }
 
 void Scheduler::give_back(Sequence& sequence) {
@@ -84,6 +100,12 @@ uint32_t Scheduler::num_decoding() const {
       std::ranges::count_if(running_, [](const auto& sequence) { return sequence->is_decoding(); }));
 }
 
+uint32_t Scheduler::num_prefilling() const {
+  const auto running = static_cast<uint32_t>(running_.size());
+  const uint32_t room = limits_.max_num_seqs - std::min(limits_.max_num_seqs, running);
+  return running - num_decoding() + std::min(room, static_cast<uint32_t>(waiting_.size()));
+}
+
 uint32_t Scheduler::decode_share(uint32_t lanes, uint32_t idle_lanes) const {
   const auto free = static_cast<uint32_t>(std::ranges::count_if(
       running_, [](const auto& sequence) { return sequence->is_decoding() && !sequence->in_step; }));
@@ -100,7 +122,7 @@ void Scheduler::plan_decode(uint32_t max_sequences, uint32_t max_drafts, std::ve
     if (sequence.in_step || !sequence.is_decoding()) continue;
     const uint32_t wanted = sequence.state.length() + 1;
     bool reserved = sequence.state.reserve(wanted).has_value();
-    while (!reserved && preempt_younger_than(sequence)) reserved = sequence.state.reserve(wanted).has_value();
+    while (!reserved && preempt_behind(sequence)) reserved = sequence.state.reserve(wanted).has_value();
     if (reserved) {
       sequence.in_step = true;
       if (sequence.drafts.size() > max_drafts) sequence.drafts.resize(max_drafts);
@@ -116,14 +138,30 @@ void Scheduler::plan_decode(uint32_t max_sequences, uint32_t max_drafts, std::ve
 uint32_t Scheduler::reserve_chunk(Sequence& sequence, uint32_t rows) {
   const uint32_t length = sequence.state.length();
   while (rows > 0 && !sequence.state.reserve(length + rows, length + sequence.pending())) {
-    if (!preempt_younger_than(sequence)) rows /= 2;
+    if (!preempt_behind(sequence)) rows /= 2;
   }
   return rows;
 }
 
-void Scheduler::plan_prefill(std::vector<StepPart>& parts) {
+bool Scheduler::fits(const Sequence& sequence) const {
+  return running_.size() < limits_.max_num_seqs && sequence.state.could_reserve(sequence.pending());
+}
+
+void Scheduler::make_way() {
+  if (!std::exchange(is_tight_, false)) return;
+  // By index: preempting erases entries that stand behind.
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Sequence& sequence = *running_[i];
+    if (sequence.in_step) continue;
+    reserve_chunk(sequence, std::min(limits_.max_num_batched_tokens, sequence.pending()));
+  }
+  while (!waiting_.empty() && !fits(*waiting_.front()) && preempt_less_urgent(*waiting_.front())) {
+  }
+}
+
+void Scheduler::plan_prefill(std::vector<StepPart>& parts, uint32_t max_rows) {
   parts.clear();
-  uint32_t budget = limits_.max_num_batched_tokens;
+  uint32_t budget = std::min(limits_.max_num_batched_tokens, max_rows);
   const auto take_chunk = [&](Sequence& sequence, uint32_t rows) {
     sequence.in_step = true;
     parts.push_back({&sequence, rows, 0, rows == sequence.pending()});
@@ -135,35 +173,50 @@ void Scheduler::plan_prefill(std::vector<StepPart>& parts) {
     Sequence& sequence = *running_[i];
     if (sequence.in_step || sequence.is_decoding()) continue;
     const uint32_t rows = reserve_chunk(sequence, std::min(budget, sequence.pending()));
+    is_tight_ = rows == 0;
     if (rows == 0) return;  // what lanes hold comes back with their steps; nobody younger gets ahead
     take_chunk(sequence, rows);
   }
-  // Strictly by arrival: a short prompt behind a long one that does not fit yet waits with it.
-  while (budget > 0 && !waiting_.empty() && running_.size() < limits_.max_num_seqs) {
+  // Strictly in order: a short prompt behind a long one that does not fit yet waits with it.
+  while (budget > 0 && !waiting_.empty()) {
     Sequence& sequence = *waiting_.front();
-    uint32_t found = 0;
-    if (cache_ != nullptr) {
-      // Drafts save steps of the answer: for these rows of the prompt are computed once more, one for one.
-      const uint32_t worth = sequence.request.sampling.max_tokens - sequence.generated();
-      found = cache_->attach(sequence.state, sequence.tokens, worth, sequence.prefix);
-    }
-    const uint32_t all = sequence.pending();
-    uint32_t rows = std::min(budget, all);
-    if (!sequence.state.reserve(sequence.state.length() + rows, sequence.state.length() + all)) {
-      // Alone it goes on with shorter chunks: nobody will give anything back.
-      rows = running_.empty() ? reserve_chunk(sequence, rows) : 0;
-      if (rows == 0) {
-        give_back(sequence);
-        break;
-      }
-    }
-    if (cache_ != nullptr) queried_tokens_ += sequence.tokens.size();
-    hit_tokens_ += found;
-    if (!sequence.cached_tokens) sequence.cached_tokens = found;
-    auto owned = take(waiting_, sequence.id);
-    running_.insert(position_of(running_, sequence.id), std::move(owned));
+    // One that has been preempted for it waits behind it.
+    const bool has_place = running_.size() < limits_.max_num_seqs || preempt_less_urgent(sequence);
+    const uint32_t rows = has_place ? take_in(sequence, budget) : 0;
+    is_tight_ =
+        rows == 0 && !running_.empty() && sequence.request.priority < running_.back()->request.priority;
+    if (rows == 0) break;
     take_chunk(sequence, rows);
   }
+}
+
+uint32_t Scheduler::take_in(Sequence& sequence, uint32_t budget) {
+  uint32_t found = 0;
+  if (cache_ != nullptr) {
+    // Drafts save steps of the answer: for these rows of the prompt are computed once more, one for one.
+    const uint32_t worth = sequence.request.sampling.max_tokens - sequence.generated();
+    found = cache_->attach(sequence.state, sequence.tokens, worth, sequence.prefix);
+  }
+  const uint32_t all = sequence.pending();
+  uint32_t rows = std::min(budget, all);
+  const auto fits = [&] {
+    return sequence.state.reserve(sequence.state.length() + rows, sequence.state.length() + all).has_value();
+  };
+  bool reserved = fits();
+  while (!reserved && preempt_less_urgent(sequence)) reserved = fits();
+  if (!reserved) {
+    // Alone it goes on with shorter chunks: nobody will give anything back.
+    rows = running_.empty() ? reserve_chunk(sequence, rows) : 0;
+    if (rows == 0) {
+      give_back(sequence);
+      return 0;
+    }
+  }
+  if (cache_ != nullptr) queried_tokens_ += sequence.tokens.size();
+  hit_tokens_ += found;
+  if (!sequence.cached_tokens) sequence.cached_tokens = found;
+  insert(running_, take(waiting_, sequence));
+  return rows;
 }
 
 void Scheduler::finish_part(const StepPart& part) {
@@ -173,13 +226,14 @@ void Scheduler::finish_part(const StepPart& part) {
 
 std::unique_ptr<Sequence> Scheduler::remove(Sequence& sequence) {
   give_back(sequence);
-  return find_in(running_, sequence.id) != nullptr ? take(running_, sequence.id)
-                                                   : take(waiting_, sequence.id);
+  std::unique_ptr<Sequence> taken = take(running_, sequence);
+  return taken != nullptr ? std::move(taken) : take(waiting_, sequence);
 }
 
 Sequence* Scheduler::find(RequestId id) const {
-  Sequence* sequence = find_in(running_, id);
-  return sequence != nullptr ? sequence : find_in(waiting_, id);
+  Sequence* found = nullptr;
+  for_each([&](Sequence& sequence) { found = sequence.id == id ? &sequence : found; });
+  return found;
 }
 
 void Scheduler::for_each(const std::function<void(Sequence&)>& visit) const {

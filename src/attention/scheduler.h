@@ -5,11 +5,13 @@
 // Several decode lanes step independently: each plan takes at most its share of the sequences that decode,
 // the oldest ones that no lane has, and keeps them until its step has ended.
 //
-// A prompt begins with what the prefix cache has of it. It is taken in when the state groups that keep everything have room for all of it and the others for
-// its first chunk; later chunks reserve as they come.
+// A prompt begins with what the prefix cache has of it. It is taken in when the state groups that keep
+// everything have room for all of it and the others for its first chunk; later chunks reserve as they come.
 //
-// Order is by arrival. When a pool is empty the youngest running sequence gives its blocks, of every group,
-// back and is computed again later, so the oldest always goes on: no starvation.
+// Order is by priority, and by arrival among equals. When a pool is empty the last running sequence of the
+// order gives its blocks, of every group, back and is computed again later (from what the cache still has of
+// it), so the first always goes on: among equals there is no starvation. A more urgent prompt takes the place
+// and the blocks of less urgent sequences; one that only came later never does.
 #pragma once
 
 #include <cstdint>
@@ -54,18 +56,24 @@ class Scheduler {
   explicit Scheduler(const SchedulerLimits& limits, PrefixCache* cache = nullptr)
       : limits_(limits), cache_(cache) {}
 
-  void add(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std::move(sequence)); }
+  void add(std::unique_ptr<Sequence> sequence);
 
+  // Before both plans: whoever lacked blocks or a place in the last prefill plan gets them from those behind
+  // it while no lane has these. Otherwise decode steps that follow each other would keep them for ever.
+  void make_way();
   // Sequences for a decode step, at most `max_sequences` with at most `max_drafts` of their drafts each, and
   // rows for a prefill step; `parts` (reused) stays empty when there is nothing to do. The sequences are
   // marked in_step until their step is finished. Drafts push nobody out: without blocks for them a sequence
   // goes on by one row. Sequences that cannot grow although they are alone are appended to `out_of_blocks`.
   void plan_decode(uint32_t max_sequences, uint32_t max_drafts, std::vector<StepPart>& parts,
                    std::vector<Sequence*>& out_of_blocks);
-  void plan_prefill(std::vector<StepPart>& parts);
+  // At most `max_rows` and max_num_batched_tokens rows.
+  void plan_prefill(std::vector<StepPart>& parts, uint32_t max_rows = UINT32_MAX);
 
   // Sequences that need one more row, whether a lane has them now or not.
   uint32_t num_decoding() const;
+  // Sequences whose prompt is computed, and those that wait and could be.
+  uint32_t num_prefilling() const;
   // Sequences for the next decode plan where `lanes` lanes share them and `idle_lanes` of these have no step:
   // an even part of what is free, and never more than an even part of all.
   uint32_t decode_share(uint32_t lanes, uint32_t idle_lanes) const;
@@ -91,15 +99,24 @@ class Scheduler {
   uint64_t hit_tokens() const { return hit_tokens_; }
 
  private:
-  bool preempt_younger_than(const Sequence& sequence);
+  // The last running sequence that may be, of those for which `before` holds. False: there is none.
+  template <class Before>
+  bool preempt_last(Before before);
+  bool preempt_behind(const Sequence& sequence);
+  bool preempt_less_urgent(const Sequence& sequence);
+  // Takes the first waiting sequence in with a chunk of at most `budget` rows. 0: it has no room yet.
+  uint32_t take_in(Sequence& sequence, uint32_t budget);
   void give_back(Sequence& sequence);
   // Blocks for the next `rows` rows of a prompt, or for as many as there are. Takes blocks of younger ones.
   uint32_t reserve_chunk(Sequence& sequence, uint32_t rows);
 
+  bool fits(const Sequence& sequence) const;
+
   SchedulerLimits limits_;
+  bool is_tight_ = false;  // somebody lacks something that another one behind it has
   PrefixCache* cache_;
-  std::deque<std::unique_ptr<Sequence>> waiting_;   // by id
-  std::vector<std::unique_ptr<Sequence>> running_;  // by id
+  std::deque<std::unique_ptr<Sequence>> waiting_;   // in order
+  std::vector<std::unique_ptr<Sequence>> running_;  // in order
   uint64_t num_preempted_ = 0, queried_tokens_ = 0, hit_tokens_ = 0;
 };
 

@@ -25,12 +25,15 @@ struct Fixture {
   explicit Fixture(uint32_t num_blocks, SchedulerLimits limits = {})
       : Fixture({group_of(16)}, {num_blocks}, limits) {}
   Fixture(const std::vector<StateGroupSpec>& groups, const std::vector<uint32_t>& num_blocks,
-          SchedulerLimits limits)
-      : pools(*StatePools::create(groups, num_blocks)), scheduler(limits) {}
+          SchedulerLimits limits, bool caches = false)
+      : pools(*StatePools::create(groups, num_blocks)),
+        cache(caches ? PrefixCache::create(pools) : nullptr),
+        scheduler(limits, cache.get()) {}
 
-  Sequence& add(uint32_t prompt_tokens) {
+  Sequence& add(uint32_t prompt_tokens, int32_t priority = 0) {
     GenerationRequest request;
     request.prompt.assign(prompt_tokens, 7);
+    request.priority = priority;
     auto sequence =
         std::make_unique<Sequence>(next_id++, std::move(request), std::make_shared<NoSink>(), pools, 4096);
     Sequence& added = *sequence;
@@ -59,6 +62,7 @@ struct Fixture {
   }
 
   StatePools pools;
+  std::unique_ptr<PrefixCache> cache;
   Scheduler scheduler;
   RequestId next_id = 1;
   std::vector<Sequence*> out_of_blocks;
@@ -217,9 +221,79 @@ TEST(Scheduler, ByTokenSharesAreEvenInOrderAndCutParts) {
   }
 }
 
+TEST(Scheduler, UrgentOnesGoFirstAndTakePlacesAndBlocks) {
+  Fixture f(6, {2, 64});
+  Sequence& late = f.add(20, 5);
+  Sequence& usual = f.add(20);
+  f.complete(f.prefill());
+  Sequence& urgent = f.add(20, -1);
+  Sequence& also_late = f.add(20, 5);
+  // Both places are taken: the least urgent gives its own up.
+  auto parts = f.prefill();
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_EQ(parts[0].sequence, &urgent);
+  EXPECT_EQ(f.scheduler.num_preempted(), 1u);
+  EXPECT_FALSE(late.state.holds_blocks());
+  f.complete(parts);
+  EXPECT_TRUE(f.prefill().empty());  // an equal does not: `late` and `also_late` wait, in this order
+  parts = f.decode();
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_EQ(parts[0].sequence, &urgent);
+  EXPECT_EQ(parts[1].sequence, &usual);
+  f.complete(parts);
+  f.scheduler.remove(urgent);
+  parts = f.prefill();
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_EQ(parts[0].sequence, &late);
+  EXPECT_EQ(parts[0].rows, 21u);  // with what it had said
+  f.complete(parts);
+  // Blocks: 2 of `late`, 2 of `usual`, 2 free; 60 tokens want four.
+  f.scheduler.remove(also_late);
+  Sequence& large = f.add(60, -2);
+  parts = f.prefill();
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_EQ(parts[0].sequence, &large);
+  EXPECT_TRUE(usual.state.holds_blocks());
+  EXPECT_FALSE(late.state.holds_blocks());
+}
+
+// Decode steps that follow each other keep their sequences in a step whenever a prefill plan looks.
+TEST(Scheduler, WayIsMadeBeforeTheNextDecodeStep) {
+  for (const bool for_blocks : {false, true}) {
+    Fixture f(for_blocks ? 3 : 100, {for_blocks ? 4u : 1u, 64});
+    Sequence& usual = f.add(30);
+    f.complete(f.prefill());
+    Sequence& urgent = f.add(30, -1);
+    bool taken_in = false;
+    for (int i = 0; i < 3 && !taken_in; ++i) {
+      f.scheduler.make_way();
+      const auto decode = f.decode();
+      const auto prefill = f.prefill();
+      taken_in = !prefill.empty() && prefill[0].sequence == &urgent;
+      f.complete(decode);
+      f.complete(prefill);
+    }
+    EXPECT_TRUE(taken_in) << for_blocks;
+    EXPECT_FALSE(usual.state.holds_blocks());
+  }
+}
+
+TEST(Scheduler, ChunksAreAsShortAsAsked) {
+  Fixture f(100, {4, 64});
+  f.add(100);
+  std::vector<StepPart> parts;
+  f.scheduler.plan_prefill(parts, 10);
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_EQ(parts[0].rows, 10u);
+  EXPECT_EQ(f.scheduler.num_prefilling(), 1u);
+  f.add(5);
+  EXPECT_EQ(f.scheduler.num_prefilling(), 2u);
+}
+
 TEST(Scheduler, RandomLoadEndsWithoutLeaksStarvationOrReordering) {
   std::mt19937 generator(5);
   const auto random = [&] { return static_cast<uint32_t>(generator()); };
+  uint64_t hits = 0;
   for (int round = 0; round < 40; ++round) {
     // Every other round over several groups, now the one and now the other the scarcest.
     const uint32_t blocks = 6 + random() % 30;
@@ -228,7 +302,8 @@ TEST(Scheduler, RandomLoadEndsWithoutLeaksStarvationOrReordering) {
                        : std::vector{group_of(16, 32), group_of(128), group_of(8, 8)};
     const std::vector<uint32_t> sizes =
         round % 2 == 0 ? std::vector{blocks} : std::vector{blocks, 2 + random() % 6, 4 + random() % 20};
-    Fixture f(groups, sizes, {1 + random() % 8, 1 + random() % 64});
+    Fixture f(groups, sizes, {1 + random() % 8, 1 + random() % 64}, round % 4 < 2);
+    const bool urgency = round % 3 == 0;
     const auto longest = static_cast<uint32_t>(f.pools.max_sequence_tokens());
     std::map<Sequence*, uint32_t> wanted;  // tokens to generate
     std::vector<StepPart> in_flight[2];
@@ -237,12 +312,21 @@ TEST(Scheduler, RandomLoadEndsWithoutLeaksStarvationOrReordering) {
     while (to_add > 0 || !wanted.empty()) {
       ASSERT_LT(++steps, 200000) << "no progress";
       if (to_add > 0 && random() % 3 == 0) {
-        Sequence& added = f.add(1 + random() % longest);
+        Sequence& added = f.add(1 + random() % longest, urgency ? static_cast<int32_t>(random() % 3) : 0);
         wanted[&added] = 1 + random() % 40;
         --to_add;
       }
+      // Somebody leaves, wherever it is; in a step when that ends.
+      if (random() % 200 == 0 && !wanted.empty()) {
+        Sequence& leaves = *std::next(wanted.begin(), static_cast<long>(random() % wanted.size()))->first;
+        if (!leaves.in_step) {
+          wanted.erase(&leaves);
+          f.scheduler.remove(leaves);
+        }
+      }
       const auto lane = random() % 2;
       if (in_flight[lane].empty()) {
+        f.scheduler.make_way();
         in_flight[lane] = lane == 0 ? f.decode() : f.prefill();
         for (Sequence* sequence : lane == 0 ? f.out_of_blocks : std::vector<Sequence*>{}) {
           wanted.erase(sequence);
@@ -271,8 +355,10 @@ TEST(Scheduler, RandomLoadEndsWithoutLeaksStarvationOrReordering) {
     }
     for (uint32_t group = 0; group < groups.size(); ++group)
       EXPECT_EQ(f.pools.pool(group).free_blocks(), sizes[group]);
+    hits += f.scheduler.hit_tokens();
     EXPECT_EQ(f.scheduler.num_running() + f.scheduler.num_waiting(), 0u);
   }
+  EXPECT_GT(hits, 1000u);
 }
 
 // A group that retains 32 tokens beside one that keeps all: 3 blocks of 16 and the one in work, or fewer.

@@ -60,6 +60,11 @@ struct Sequence {
   bool in_step = false;       // a lane computes rows of it now: its state must not change
   bool is_cancelled = false;  // ends with its step
 
+  // The order in which sequences are taken in and get blocks.
+  bool comes_before(const Sequence& other) const {
+    return request.priority != other.request.priority ? request.priority < other.request.priority
+                                                      : id < other.id;
+  }
   uint32_t generated() const { return static_cast<uint32_t>(tokens.size()) - prompt_tokens; }
   // Tokens that must be computed before the next one can be sampled. At least 1 while the sequence lives.
   uint32_t pending() const { return static_cast<uint32_t>(tokens.size()) - state.length(); }

@@ -43,6 +43,17 @@ Status SequenceState::reserve(uint32_t tokens, uint32_t ahead) {
   return {};
 }
 
+bool SequenceState::could_reserve(uint32_t tokens) const {
+  for (uint32_t group = 0; group < groups_.size(); ++group) {
+    const BlockPool& pool = pools_->pool(group);
+    const uint64_t wanted = pool.blocks_for(tokens);
+    const uint64_t most =
+        pool.spec().keeps_all() ? wanted : retained_blocks(pool.spec(), pools_->rollback_slack()) + 1;
+    if (std::min(wanted, most) > pool.free_blocks()) return false;
+  }
+  return true;
+}
+
 void SequenceState::advance(uint32_t tokens) {
   length_ += tokens;
   for (uint32_t group = 0; group < groups_.size(); ++group)

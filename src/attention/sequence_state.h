@@ -27,6 +27,8 @@ class SequenceState {
   // is more (a prompt that is computed in chunks). resource_exhausted takes nothing, of any group.
   // out_of_range: beyond max_tokens.
   Status reserve(uint32_t tokens, uint32_t ahead = 0);
+  // Whether an empty state would get blocks for so many tokens now.
+  bool could_reserve(uint32_t tokens) const;
   // The next `tokens` positions, reserved before, are now written.
   void advance(uint32_t tokens);
   // Gives back what no row from length() - rollback_slack() on can reach. Not part of `advance`: a drafter

@@ -130,14 +130,11 @@ Json execution_json(const EngineStats& stats) {
 }
 
 Result<Json> answer_json(const Prompts& prompts, const BatchAnswer& answer) {
-  Json json = {{"finish_reason", reason_name(answer.finish.reason)},
-               {"prompt_tokens", answer.finish.prompt_tokens},
-               {"cached_tokens", answer.finish.cached_tokens},
-               {"tokens", answer.tokens()},
-               {"logits_hash", hash_text(answer.finish.logits_hash)},
-               {"seconds", answer.seconds},
-               {"first_token_seconds", answer.first_token_seconds},
-               {"token_seconds", answer.token_seconds}};
+  Json json = {
+      {"finish_reason", reason_name(answer.finish.reason)},  {"prompt_tokens", answer.finish.prompt_tokens},
+      {"cached_tokens", answer.finish.cached_tokens},        {"tokens", answer.tokens()},
+      {"logits_hash", hash_text(answer.finish.logits_hash)}, {"seconds", answer.seconds},
+      {"first_token_seconds", answer.first_token_seconds},   {"token_seconds", answer.token_seconds}};
   if (prompts.text) {
     TANDEM_ASSIGN(const std::string text, prompts.text->decode(answer.tokens()));
     json["text"] = text;

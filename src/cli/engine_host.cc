@@ -195,6 +195,7 @@ struct EngineHost::Impl {
     options.speculation.automatic = settings.engine.speculative == "auto";
     options.max_context_tokens = max_context_tokens(settings, config);
     options.max_queue = static_cast<uint32_t>(settings.serving.max_queue);
+    options.prefill_share = settings.serving.prefill_share;
     options.prefix_caching = settings.serving.enable_prefix_caching;
     options.vocab_size = config.vocab_size;
     options.on_start = [this] { compute->pool().bind_caller(); };

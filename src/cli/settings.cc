@@ -169,6 +169,10 @@ OptionSet Settings::declare() {
       "Tokens that the KV pool holds; 0: max_num_seqs full contexts, within a quarter of the free memory.");
   set.integer("serving.max_queue", serving.max_queue, 1, 1048576,
               "Requests that may wait; one more is answered with 429.");
+  set.real(
+      "serving.prefill_share", serving.prefill_share, 0, 0.95,
+      "Share of attention's time that prompts get at least while answers are decoded; more where there are "
+      "more of them.");
   set.boolean(
       "serving.enable_prefix_caching", serving.enable_prefix_caching,
       "Prompts go on from what earlier sequences with the same beginning have computed; changes no bit.");

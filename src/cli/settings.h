@@ -61,6 +61,7 @@ struct ServingSettings {
   int64_t max_context_tokens = 0;  // 0: the model's, at most 32768
   int64_t kv_cache_tokens = 0;     // 0: max_num_seqs full contexts, within a quarter of the memory
   int64_t max_queue = 1024;
+  double prefill_share = 0.33;
   bool enable_prefix_caching = true;
   std::string reasoning_parser = "auto", tool_call_parser = "auto";
   std::vector<std::string> api_key;

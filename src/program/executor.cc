@@ -206,17 +206,24 @@ bool Executor::can_go_on(const Lane& lane) const {
   return true;
 }
 
-Lane* Executor::next_ready(uint64_t sweep) {
+Lane* Executor::next_ready(uint64_t sweep, LaneOrder order) {
+  const auto comes_later = [order](const Lane& lane) {
+    if (order == LaneOrder::oldest) return false;
+    return (lane.row_class() == RowClass::prefill) == (order == LaneOrder::decode_first);
+  };
   Lane* oldest = nullptr;
   for (Lane* lane : active_) {
     if (lane->tried_ >= sweep || !can_go_on(*lane)) continue;
-    if (oldest == nullptr || lane->ready_since_ < oldest->ready_since_) oldest = lane;
+    const bool first = oldest == nullptr || (comes_later(*oldest) != comes_later(*lane)
+                                                 ? comes_later(*oldest)
+                                                 : lane->ready_since_ < oldest->ready_since_);
+    if (first) oldest = lane;
   }
   if (oldest != nullptr) oldest->tried_ = sweep;
   return oldest;
 }
 
-Advance Executor::advance(Lane& lane) {
+Advance Executor::advance(Lane& lane, Instant yield_at) {
   if (!lane.active_) {
     return {AdvanceState::failed,
             {ErrorCode::invalid_argument, "lane " + std::to_string(lane.id_) + " has no step in work"},
@@ -239,6 +246,13 @@ Advance Executor::advance(Lane& lane) {
   };
   while (lane.next_ < operations.size()) {
     const Operation& operation = *operations[lane.next_];
+    // Not with a request out: whether its reply is there shows when it is collected.
+    if (yield_at != Instant::max() && lane.next_ > first &&
+        lane.exchange_.state != FfnExchange::State::submitted && now() >= yield_at) {
+      account(now());
+      lane.ready_since_ = now();
+      return leave(AdvanceState::yielded);
+    }
     const TimeProfile::Scope scope(profile,
                                    profile == nullptr ? std::string_view() : without_layer(operation.name()));
     Status status;

@@ -42,6 +42,7 @@ class Lane {
   const float* hidden(uint32_t index) const;
   // Of the step in work, or of the last one.
   const StepStats& stats() const { return stats_; }
+  RowClass row_class() const { return batch_.row_class; }
   // All planned buffers, for tests: what spare rows hold must not matter.
   std::span<std::byte> buffers() { return {memory_.data(), memory_.size()}; }
 
@@ -70,7 +71,12 @@ class Lane {
   std::optional<Instant> waiting_since_;
 };
 
-enum class AdvanceState : uint8_t { done, waiting, failed };
+// yielded: it could go on at once.
+enum class AdvanceState : uint8_t { done, waiting, yielded, failed };
+
+// Which of the lanes that can go on is next: the one that could for longest, or that of the first kind that
+// has one. Decode and draft rows are of one kind.
+enum class LaneOrder : uint8_t { oldest, decode_first, prefill_first };
 
 struct Advance {
   AdvanceState state = AdvanceState::done;
@@ -102,13 +108,13 @@ class Executor {
 
   // Runs until the step has ended (done, failed) or must wait. A failed step leaves the lane free; cache
   // entries of its rows are then undefined, and so are those of lanes behind it in a split step, which fail
-  // when they need them. Polls once by itself before it says waiting.
-  Advance advance(Lane& lane);
+  // when they need them. Polls once by itself before it says waiting. From `yield_at` on it yields between
+  // two operations.
+  Advance advance(Lane& lane, Instant yield_at = Instant::max());
 
-  // Of the lanes that can go on, the one that could for longest; each at most once a sweep (sweeps are
-  // numbered by the caller, ascending from 1), so that a lane without a credit is not tried for ever. Null:
-  // none is left.
-  Lane* next_ready(uint64_t sweep);
+  // The next of the lanes that can go on; each at most once a sweep (sweeps are numbered by the caller,
+  // ascending from 1), so that a lane without a credit is not tried for ever. Null: none is left.
+  Lane* next_ready(uint64_t sweep, LaneOrder order = LaneOrder::oldest);
 
   // Fetches completions from the port and marks the lanes that may go on. Returns how many lanes it marked.
   size_t poll();

@@ -272,6 +272,7 @@ void CompletionService::start(const ServedModel& model, const HttpRequest& reque
   text.prompts = std::move(job.prompts);
   text.n = job.common.n;
   text.sampling = std::move(job.common.sampling);
+  text.priority = job.common.priority;
   text.cache_salt = std::move(job.common.cache_salt);
   text.stops = std::move(job.common.stops);
   text.eos_token_ids = model.defaults.eos_token_ids;

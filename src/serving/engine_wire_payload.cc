@@ -40,11 +40,12 @@ enum RequestTag : uint16_t {
   kInReasoning,
   kCacheSalt,
   kBypassPrefixCache,
+  kPriority,
 };
 
 // What travels must be written down here: a new member would be lost between front and rank.
 // (Sizes with libstdc++ on 64-bit machines.)
-static_assert(sizeof(GenerationRequest) == 272,
+static_assert(sizeof(GenerationRequest) == 280,
               "GenerationRequest or SamplingParams has changed: give the new member a tag here");
 static_assert(sizeof(TokenEvent) == 40, "TokenEvent has changed: give the new member a place in its record");
 static_assert(sizeof(Finish) == 72, "Finish has changed: give the new member a place in its record");
@@ -169,6 +170,7 @@ std::vector<std::byte> RequestLayout::encode(const GenerationRequest& request, I
   out.boolean(kHashLogits, request.hash_logits);
   out.text(kCacheSalt, request.cache_salt);
   out.boolean(kBypassPrefixCache, request.bypass_prefix_cache);
+  out.number(kPriority, request.priority, 0);
   return out.take();
 }
 
@@ -226,6 +228,8 @@ Result<GenerationRequest> RequestLayout::decode(std::span<const std::byte> bytes
         return take(field, request.hash_logits);
       case kCacheSalt:
         return take(field, request.cache_salt);
+      case kPriority:
+        return take(field, request.priority);
       case kBypassPrefixCache:
         return take(field, request.bypass_prefix_cache);
       case kGrammarKind:

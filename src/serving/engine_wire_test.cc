@@ -35,6 +35,7 @@ GenerationRequest full_request() {
   request.deadline = now() + std::chrono::hours(1);
   request.hash_logits = true;
   request.bypass_prefix_cache = true;
+  request.priority = -3;
   request.cache_salt = "tenant 7";
   return request;
 }
@@ -48,6 +49,7 @@ TEST(EngineWire, ARequestArrivesAsItWasSent) {
   EXPECT_EQ(got->prompt, sent.prompt);
   EXPECT_EQ(got->hash_logits, true);
   EXPECT_EQ(got->bypass_prefix_cache, true);
+  EXPECT_EQ(got->priority, -3);
   EXPECT_EQ(got->cache_salt, sent.cache_salt);
   const SamplingParams &a = sent.sampling, &b = got->sampling;
   EXPECT_EQ(a.temperature, b.temperature);

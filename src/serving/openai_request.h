@@ -33,6 +33,7 @@ struct CommonRequest {
   bool stream = false;
   bool include_usage = false;
   bool skip_special_tokens = true;
+  int32_t priority = 0;    // lower ones are served first
   std::string cache_salt;  // beginnings of prompts are shared with requests of the same salt; may be empty
 };
 

@@ -22,6 +22,7 @@ const char* const kCommonFields = R"json({
   "ignore_eos": {"type": ["boolean", "null"]},
   "skip_special_tokens": {"type": ["boolean", "null"]},
   "spaces_between_special_tokens": {"enum": [true, null]},
+  "priority": {"type": ["integer", "null"], "minimum": -2147483647, "maximum": 2147483647},
   "cache_salt": {"type": ["string", "null"], "minLength": 1, "maxLength": 256},
   "stream": {"type": ["boolean", "null"]},
   "stream_options": {"type": ["object", "null"], "additionalProperties": false,

@@ -132,7 +132,6 @@ void refuse_what_both_lack(FieldReader& fields) {
   fields.refuse("length_penalty", "it belongs to beam search, which is not supported");
   fields.refuse("include_stop_str_in_output", "stop strings are never part of the answer");
   fields.refuse("truncate_prompt_tokens", "shorten the prompt");
-  fields.refuse("priority", "requests are served in order of arrival");
   fields.only("spaces_between_special_tokens", {"true"},
               "special tokens are written as they are: leave it out");
 }
@@ -222,6 +221,8 @@ void read_common(FieldReader& fields, std::string_view body, const RequestContex
   read_logit_bias(fields, context, out);
   read_stream(fields, out);
   if (const auto value = fields.boolean("skip_special_tokens")) out.skip_special_tokens = *value;
+  if (const auto value = fields.integer("priority", -kMaxInt32, kMaxInt32))
+    out.priority = static_cast<int32_t>(*value);
   if (auto value = fields.text("cache_salt")) {
     out.cache_salt = std::move(*value);
     if (out.cache_salt.empty() || out.cache_salt.size() > kMaxSaltBytes) {

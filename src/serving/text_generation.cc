@@ -87,6 +87,7 @@ void TextGeneration::submit() {
     request.prompt = request_.prompts[index / request_.n];
     request.sampling = request_.sampling;
     request.sampling.stream = index % request_.n;
+    request.priority = request_.priority;
     request.cache_salt = request_.cache_salt;
     // What the context has room for; a prompt that leaves none is the engine's to refuse.
     const uint32_t context = use_.engine->limits().max_context_tokens;

@@ -21,7 +21,8 @@ struct TextRequest {
   std::vector<std::vector<int32_t>> prompts;
   uint32_t n = 1;           // answers of each prompt: answer p·n + j is the j-th of prompt p
   SamplingParams sampling;  // `stream` is set here: j
-  std::string cache_salt;   // GenerationRequest::cache_salt
+  int32_t priority = 0;
+  std::string cache_salt;  // GenerationRequest::cache_salt
   std::vector<std::string> stops;
   std::vector<int32_t> eos_token_ids;  // their text is not part of an answer
   bool skip_special_tokens = true;
