@@ -29,19 +29,20 @@ struct Pages {
   size_t bytes_per_copy = 0;  // of `bytes`, one layer's cache
   size_t block_bytes = 0;
   uint32_t tokens_per_block = 0;
+  DType dtype = DType::bf16;
   std::vector<int32_t> tables;
   std::vector<AttentionRow> rows;
 
   KvCacheView view(size_t copy) const {
-    return {bytes.data() + copy * bytes_per_copy, block_bytes, tokens_per_block, DType::bf16};
+    return {bytes.data() + copy * bytes_per_copy, block_bytes, tokens_per_block, dtype};
   }
 };
 
-Result<Pages> make_pages(size_t block_elements, uint32_t tokens_per_block, uint32_t sequences,
-                         uint32_t context, uint32_t chunk, size_t copies) {
+Result<Pages> make_pages(size_t block_bytes, uint32_t tokens_per_block, uint32_t sequences, uint32_t context,
+                         uint32_t chunk, size_t copies) {
   Pages pages;
   pages.tokens_per_block = tokens_per_block;
-  pages.block_bytes = block_elements * sizeof(uint16_t);
+  pages.block_bytes = block_bytes;
   const uint32_t blocks = (context + tokens_per_block - 1) / tokens_per_block;
   pages.bytes_per_copy = size_t{sequences} * blocks * pages.block_bytes;
   const MemoryBudget have = MemoryBudget::detect();
@@ -62,15 +63,30 @@ Result<Pages> make_pages(size_t block_elements, uint32_t tokens_per_block, uint3
   return pages;
 }
 
+struct AttentionCase {
+  uint32_t sequences = 1, context = 0, chunk = 1;
+  DType dtype = DType::bf16;
+  size_t rows() const { return size_t{sequences} * chunk; }
+};
+
+// The same for a layout. Codes are random bytes; their scales bring them to the size of normed keys.
+Result<Pages> make_pages(const PagedKvLayout& layout, const AttentionCase& options, size_t copies) {
+  TANDEM_ASSIGN(Pages pages, make_pages(layout.block_bytes(), layout.tokens_per_block, options.sequences,
+                                        options.context, options.chunk, copies));
+  pages.dtype = layout.dtype;
+  if (layout.coded()) set_kv_scales(pages.bytes, layout);
+  return pages;
+}
+
+// Of one layer.
+double token_bytes(const PagedKvLayout& layout) {
+  return static_cast<double>(layout.block_bytes()) / layout.tokens_per_block;
+}
+
 // Keys that the rows of one sequence see, summed.
 double seen_keys(uint32_t context, uint32_t chunk) {
   return static_cast<double>(chunk) * context - static_cast<double>(chunk) * (chunk - 1) / 2;
 }
-
-struct AttentionCase {
-  uint32_t sequences = 1, context = 0, chunk = 1;
-  size_t rows() const { return size_t{sequences} * chunk; }
-};
 
 struct AttentionState {
   Pages pages, entries;
@@ -95,16 +111,14 @@ Status make_rows(AttentionState& state, size_t rows, size_t query_floats, size_t
 
 Result<KernelCase> make_gqa(const ModelShape& shape, const AttentionCase& options) {
   auto state = std::make_shared<AttentionState>();
-  const PagedKvLayout layout{DType::bf16, kBlockTokens, shape.kv_heads, shape.head_dim};
+  const PagedKvLayout layout{options.dtype, kBlockTokens, shape.kv_heads, shape.head_dim};
   const size_t width = size_t{shape.heads} * shape.head_dim;
   KernelCase result;
-  result.bytes =
-      2.0 * shape.kv_heads * shape.head_dim * sizeof(uint16_t) * options.context * options.sequences;
+  result.bytes = token_bytes(layout) * options.context * options.sequences;
   result.flops =
       4.0 * static_cast<double>(width) * seen_keys(options.context, options.chunk) * options.sequences;
   state->copies = cold_copies(result.bytes);
-  TANDEM_ASSIGN(state->pages, make_pages(layout.block_elements(), kBlockTokens, options.sequences,
-                                         options.context, options.chunk, state->copies));
+  TANDEM_ASSIGN(state->pages, make_pages(layout, options, state->copies));
   TANDEM_TRY(make_rows(*state, options.rows(), width, width));
   result.run = [state, shape, width](KernelRunner& runner) {
     GqaArgs args;
@@ -125,15 +139,14 @@ Result<KernelCase> make_gqa(const ModelShape& shape, const AttentionCase& option
 Result<KernelCase> make_mla(const ModelShape& shape, const AttentionCase& options) {
   auto state = std::make_shared<AttentionState>();
   const uint32_t width = shape.kv_lora + shape.rope;
-  const PagedKvLayout layout{DType::bf16, kBlockTokens, 0, width};
+  const PagedKvLayout layout{options.dtype, kBlockTokens, 0, width, shape.rope};
   const size_t query_width = size_t{shape.heads} * width, out_width = size_t{shape.heads} * shape.kv_lora;
   KernelCase result;
-  result.bytes = static_cast<double>(width) * sizeof(uint16_t) * options.context * options.sequences;
+  result.bytes = token_bytes(layout) * options.context * options.sequences;
   result.flops = 2.0 * shape.heads * (2.0 * shape.kv_lora + shape.rope) *
                  seen_keys(options.context, options.chunk) * options.sequences;
   state->copies = cold_copies(result.bytes);
-  TANDEM_ASSIGN(state->pages, make_pages(layout.block_elements(), kBlockTokens, options.sequences,
-                                         options.context, options.chunk, state->copies));
+  TANDEM_ASSIGN(state->pages, make_pages(layout, options, state->copies));
   TANDEM_TRY(make_rows(*state, options.rows(), query_width, out_width));
   result.run = [state, shape, query_width, out_width](KernelRunner& runner) {
     MlaArgs args;
@@ -174,9 +187,10 @@ Result<KernelCase> make_compressed(const ModelShape& shape, const AttentionCase&
   result.bytes = once * key_bytes * options.sequences;
   result.flops = 4.0 * static_cast<double>(width) * keys * options.sequences;
   state->copies = cold_copies(result.bytes);
-  const size_t entry_block = size_t{kEntryBlockTokens} / kRatio * shape.head_dim;
-  TANDEM_ASSIGN(state->pages, make_pages(size_t{kBlockTokens} * shape.head_dim, kBlockTokens,
-                                         options.sequences, options.context, options.chunk, state->copies));
+  const size_t entry_block = size_t{kEntryBlockTokens} / kRatio * shape.head_dim * sizeof(uint16_t);
+  TANDEM_ASSIGN(state->pages,
+                make_pages(size_t{kBlockTokens} * shape.head_dim * sizeof(uint16_t), kBlockTokens,
+                           options.sequences, options.context, options.chunk, state->copies));
   TANDEM_ASSIGN(state->entries, make_pages(entry_block, kEntryBlockTokens, options.sequences, options.context,
                                            options.chunk, state->copies));
   TANDEM_TRY(make_rows(*state, options.rows(), width, width));
@@ -219,8 +233,12 @@ Result<KernelCase> make_compressed(const ModelShape& shape, const AttentionCase&
 }  // namespace
 
 Result<KernelCase> make_attention_case(const ModelShape& shape, uint32_t sequences, uint32_t context,
-                                       uint32_t chunk) {
-  const AttentionCase options{sequences, context, chunk};
+                                       uint32_t chunk, DType cache_dtype) {
+  const AttentionCase options{sequences, context, chunk, cache_dtype};
+  if (cache_dtype == DType::f8_e4m3 && shape.attention == ShapeAttention::compressed) {
+    return make_error(ErrorCode::unsupported, "engine.kv_cache_dtype: fp8 with " + std::string(shape.name) +
+                                                  ": window and entries are kept in bf16; auto would do");
+  }
   switch (shape.attention) {
     case ShapeAttention::gqa:
       return make_gqa(shape, options);
@@ -233,11 +251,12 @@ Result<KernelCase> make_attention_case(const ModelShape& shape, uint32_t sequenc
 }
 
 std::vector<CaseMaker> attention_cases(const ModelShape& shape, std::span<const uint32_t> batches,
-                                       std::span<const uint32_t> contexts, uint32_t chunk) {
+                                       std::span<const uint32_t> contexts, uint32_t chunk,
+                                       DType cache_dtype) {
   std::vector<CaseMaker> cases;
   const auto add = [&](std::string name, uint32_t sequences, uint32_t context, uint32_t rows) {
-    cases.push_back({std::move(name), [shape, sequences, context, rows](const KernelTable&) {
-                       return make_attention_case(shape, sequences, context, rows);
+    cases.push_back({std::move(name), [=](const KernelTable&) {
+                       return make_attention_case(shape, sequences, context, rows, cache_dtype);
                      }});
   };
   for (const uint32_t context : contexts) {

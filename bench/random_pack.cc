@@ -90,6 +90,14 @@ void fill_random_bf16(uint16_t* values, size_t count, float magnitude, uint64_t 
   }
 }
 
+void set_kv_scales(OwnedBuffer& blocks, const PagedKvLayout& layout) {
+  constexpr int kScale = 127 - 7;  // codes end at 448
+  const size_t first = layout.num_kv_heads == 0 ? layout.latent_scale(0) : layout.scales(0, 0),
+               block_bytes = layout.block_bytes();
+  for (size_t at = 0; at + block_bytes <= blocks.size(); at += block_bytes)
+    std::memset(blocks.data() + at + first, kScale, block_bytes - first);
+}
+
 Status pack_random(const KernelTable& table, ThreadPool& pool, PackFormat format, PackArrangement arrangement,
                    uint32_t rows, uint32_t cols, float gain, uint64_t seed, std::byte* destination) {
   const float magnitude = gain / std::sqrt(static_cast<float>(cols));

@@ -8,9 +8,11 @@
 #include <map>
 #include <tuple>
 
+#include "base/buffer.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "kernels/kernel_table.h"
+#include "kernels/paged_kv_layout.h"
 
 namespace tandem::bench {
 
@@ -25,6 +27,10 @@ constexpr uint64_t random_bits(uint64_t counter) {
 // Fills `count` bf16 values with random signs and magnitudes of about `magnitude` (a factor of two around
 // it).
 void fill_random_bf16(uint16_t* values, size_t count, float magnitude, uint64_t seed);
+
+// Sets the scales of a cache of codes, `blocks` of them, so that random bytes are values of the size of
+// normed keys.
+void set_kv_scales(OwnedBuffer& blocks, const PagedKvLayout& layout);
 
 // Packs one random weight into `destination`: zeroed, KernelTable::packed_bytes long. unsupported: a format
 // that is not known here.

@@ -48,10 +48,12 @@ std::vector<CaseMaker> moe_cases(const ModelShape& shape, const MoeCase& options
 // Attention over pages: decode for each batch of sequences and context, and a chunk of prompt rows that ends
 // at the context (chunk 0: none). One layer; caches of cases that would fit the cache are several.
 std::vector<CaseMaker> attention_cases(const ModelShape& shape, std::span<const uint32_t> batches,
-                                       std::span<const uint32_t> contexts, uint32_t chunk);
+                                       std::span<const uint32_t> contexts, uint32_t chunk,
+                                       DType cache_dtype = DType::bf16);
 
 // One of them: the last `chunk` rows of each of `sequences`. Of the shape its kind of attention counts alone.
+// unsupported: codes (f8_e4m3) for a kind that has none.
 Result<KernelCase> make_attention_case(const ModelShape& shape, uint32_t sequences, uint32_t context,
-                                       uint32_t chunk);
+                                       uint32_t chunk, DType cache_dtype = DType::bf16);
 
 }  // namespace tandem::bench

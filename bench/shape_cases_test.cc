@@ -88,6 +88,9 @@ TEST(ShapeCasesTest, AttentionCountsKeysAndRows) {
   EXPECT_EQ(gqa[1].name, "attention small prefill 8 at 100");
   EXPECT_EQ(gqa[1].bytes, 2.0 * 2 * 16 * 2 * 100);
   EXPECT_EQ(gqa[1].flops, 4.0 * 64 * (93 + 94 + 95 + 96 + 97 + 98 + 99 + 100));
+  const auto codes = run_cases(attention_cases(small_gqa(), batches, contexts, 0, DType::f8_e4m3));
+  EXPECT_EQ(codes[0].bytes, 2.0 * 2 * (16 + 1) * 100 * 3);
+  EXPECT_EQ(codes[0].flops, gqa[0].flops);
   const auto mla = run_cases(attention_cases(small_mla("deepseek_v2"), batches, contexts, 0));
   ASSERT_EQ(mla.size(), 1u);
   EXPECT_EQ(mla[0].bytes, 48.0 * 2 * 100 * 3);

@@ -103,7 +103,7 @@ Result<CaseResult> measure(const Bench& bench, uint32_t batch, uint32_t context)
   const StepBenchOptions& options = bench.options;
   TANDEM_ASSIGN(const std::unique_ptr<StepModel> model,
                 StepModel::create(bench.config, bench.model, bench.runner,
-                                  plan_of(options.kind, batch, context), options.seed));
+                                  plan_of(options.kind, batch, context), options.seed, options.model));
   TANDEM_TRY(model->run());  // touches everything once
   CaseResult result;
   result.batch = batch;
@@ -146,6 +146,10 @@ Result<CaseResult> measure(const Bench& bench, uint32_t batch, uint32_t context)
   return result;
 }
 
+DType kv_dtype(const StepBenchOptions& options) {
+  return options.model.cache_dtype == DType::none ? DType::bf16 : options.model.cache_dtype;
+}
+
 const char* command_name(StepKind kind) {
   return kind == StepKind::decode ? "decode" : "prefill";
 }
@@ -158,12 +162,13 @@ double tokens_per_second(const CaseResult& result) {
 std::string as_text(const Bench& bench, const std::vector<CaseResult>& results) {
   const StepBenchOptions& options = bench.options;
   std::string text = fmt::format(
-      "{}: {}, {} of {} layers, weights {}, experts {} ({} in memory); {}, {} threads; medians of {} runs, "
+      "{}: {}, {} of {} layers, weights {}, experts {} ({} in memory), KV cache {}; {}, {} threads; medians "
+      "of {} runs, "
       "roofs read beside each\n\n",
       command_name(options.kind), options.shape->name, bench.config.num_layers, options.shape->layers,
       pack_format_name(options.weights), pack_format_name(options.experts),
-      bytes_text(bench.model.weights.resident_bytes), bench.runner.table().name,
-      bench.runner.pool().threads(), options.runs);
+      bytes_text(bench.model.weights.resident_bytes), dtype_name(kv_dtype(options)),
+      bench.runner.table().name, bench.runner.pool().threads(), options.runs);
   text += fmt::format("{:>6} {:>8} {:>10} {:>9} {:>9} {:>8} {:>8} {:>6} {:>9} {:>8} {:>6} {:>6}  {}\n",
                       options.kind == StepKind::decode ? "batch" : "rows", "context", "ms/step", "tokens/s",
                       "GB/step", "GB/s", "of read", "share", "GFLOP/s", "of bf16", "share", "both", "bound");
@@ -210,6 +215,7 @@ std::string as_json(const Bench& bench, const std::vector<CaseResult>& results) 
                    {"of_layers", options.shape->layers},
                    {"weights", pack_format_name(options.weights)},
                    {"expert_weights", pack_format_name(options.experts)},
+                   {"kv_dtype", dtype_name(kv_dtype(options))},
                    {"table", bench.runner.table().name},
                    {"threads", bench.runner.pool().threads()},
                    {"runs", options.runs},

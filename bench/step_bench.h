@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "bench/model_shapes.h"
+#include "model/model.h"
 
 namespace tandem {
 
@@ -24,6 +25,7 @@ struct StepBenchOptions {
   std::vector<uint32_t> batches = {1};  // decode: sequences; prefill: rows of one prompt
   // decode: tokens of each sequence, the new one included; prefill: tokens before the rows.
   std::vector<uint32_t> contexts = {512};
+  ModelOptions model;
   int threads = 0;        // 0: the CPU budget of this process
   int runs = 5;           // at least 1
   double seconds = 0.25;  // of one run, at least one step
@@ -33,7 +35,8 @@ struct StepBenchOptions {
 };
 
 // Text, or JSON:
-// {"command", "shape", "layers", "of_layers", "weights", "expert_weights", "table", "threads", "runs",
+// {"command", "shape", "layers", "of_layers", "weights", "expert_weights", "kv_dtype", "table", "threads",
+// "runs",
 //  "weight_bytes", "cases": [{"batch", "context", "milliseconds", "tokens_per_second",
 //  "experts_read_per_layer", "bytes": {"attention", "dense", "router", "experts", "shared_experts", "head",
 //  "embedding", "kv", "total"}, "flops", "gigabytes_per_second", "read_roof", "read_share", "gigaflops",

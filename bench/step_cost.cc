@@ -7,7 +7,7 @@
 namespace tandem::bench {
 namespace {
 
-constexpr double kCacheElement = 2;  // bytes: bf16
+constexpr double kCacheElement = 2;  // bytes of DeepSeek-V4's keys and entries: bf16
 
 struct AttentionCost {
   double bytes = 0, flops = 0;
@@ -18,10 +18,11 @@ double keys_of(uint32_t position) {
   return static_cast<double>(position) + 1;
 }
 
-// A layer that sees every key: `width` values a key are read, `flops_a_key` computed.
-AttentionCost full_attention(const StepRows& rows, double width, double flops_a_key) {
+// A layer that sees every key: of each its block's share is read, `flops_a_key` computed.
+AttentionCost full_attention(const StepRows& rows, const PagedKvLayout& kv, double flops_a_key) {
   AttentionCost cost;
-  cost.bytes = keys_of(rows.begin + rows.rows - 1) * width * kCacheElement;
+  cost.bytes =
+      keys_of(rows.begin + rows.rows - 1) * static_cast<double>(kv.block_bytes()) / kv.tokens_per_block;
   for (uint32_t r = 0; r < rows.rows; ++r) cost.flops += keys_of(rows.begin + r) * flops_a_key;
   return cost;
 }
@@ -55,16 +56,15 @@ AttentionCost compressed_attention(const ModelConfig& config, uint32_t ratio, co
   return cost;
 }
 
-AttentionCost layer_attention(const ModelConfig& config, uint32_t layer, const StepRows& rows) {
+AttentionCost layer_attention(const ModelConfig& config, const PagedKvLayout& kv, uint32_t layer,
+                              const StepRows& rows) {
   const AttentionConfig& attention = config.attention;
   switch (attention.kind) {
     case AttentionKind::gqa:
-      return full_attention(rows, 2.0 * attention.num_kv_heads * attention.head_dim,
-                            4.0 * attention.num_heads * attention.head_dim);
+      return full_attention(rows, kv, 4.0 * attention.num_heads * attention.head_dim);
     case AttentionKind::mla:
       return full_attention(
-          rows, attention.kv_lora_rank + attention.qk_rope_head_dim,
-          2.0 * attention.num_heads * (2.0 * attention.kv_lora_rank + attention.qk_rope_head_dim));
+          rows, kv, 2.0 * attention.num_heads * (2.0 * attention.kv_lora_rank + attention.qk_rope_head_dim));
     case AttentionKind::compressed:
       return compressed_attention(config, config.compressed.ratios[layer], rows);
   }
@@ -83,8 +83,9 @@ double StepCost::least_seconds(double read_roof, double flop_roof) const {
   return seconds;
 }
 
-StepCost step_cost(const ModelConfig& config, const RandomModel& model, std::span<const StepRows> sequences,
-                   uint32_t logit_rows, uint64_t experts_read, uint64_t expert_rows) {
+StepCost step_cost(const ModelConfig& config, const RandomModel& model, const PagedKvLayout& kv,
+                   std::span<const StepRows> sequences, uint32_t logit_rows, uint64_t experts_read,
+                   uint64_t expert_rows) {
   StepCost cost;
   const auto bytes = [&](WeightRole role) { return static_cast<double>(model.bytes(role)); };
   cost.attention = bytes(WeightRole::attention) + bytes(WeightRole::norm);
@@ -97,7 +98,7 @@ StepCost step_cost(const ModelConfig& config, const RandomModel& model, std::spa
   for (const StepRows& sequence : sequences) {
     rows += sequence.rows;
     for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
-      const AttentionCost attention = layer_attention(config, layer, sequence);
+      const AttentionCost attention = layer_attention(config, kv, layer, sequence);
       cost.kv += attention.bytes;
       cost.kv_flops += attention.flops;
     }

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "bench/random_model.h"
+#include "kernels/paged_kv_layout.h"
 #include "model/model_config.h"
 
 namespace tandem::bench {
@@ -33,8 +34,10 @@ struct StepCost {
   double least_seconds(double read_roof, double flop_roof) const;
 };
 
-// `experts_read` and `expert_rows`: of MoeStats, over all layers of the step. `logit_rows`: rows of the head.
-StepCost step_cost(const ModelConfig& config, const RandomModel& model, std::span<const StepRows> sequences,
-                   uint32_t logit_rows, uint64_t experts_read, uint64_t expert_rows);
+// `kv`: of keys and values in the cache; `experts_read` and `expert_rows`: of MoeStats, over all layers of
+// the step. `logit_rows`: rows of the head.
+StepCost step_cost(const ModelConfig& config, const RandomModel& model, const PagedKvLayout& kv,
+                   std::span<const StepRows> sequences, uint32_t logit_rows, uint64_t experts_read,
+                   uint64_t expert_rows);
 
 }  // namespace tandem::bench

@@ -41,9 +41,9 @@ uint32_t StepPlan::rows() const {
 
 Result<std::unique_ptr<StepModel>> StepModel::create(const ModelConfig& config, const RandomModel& model,
                                                      KernelRunner& kernels, const StepPlan& plan,
-                                                     uint64_t seed) {
+                                                     uint64_t seed, const ModelOptions& options) {
   auto step = std::unique_ptr<StepModel>(new StepModel(config, model, kernels, plan, seed));
-  TANDEM_ASSIGN(Model built, Model::create(config, model.weights));
+  TANDEM_ASSIGN(Model built, Model::create(config, model.weights, options));
   step->built_ = std::make_unique<Model>(std::move(built));
   StateCaches caches;
   TANDEM_TRY(step->make_caches(step->built_->state_groups(), caches));
@@ -90,6 +90,7 @@ Status StepModel::make_caches(std::span<const StateGroupSpec> specs, StateCaches
     }
     TANDEM_ASSIGN(group.memory, allocate_state_group(spec, index, used, caches));
     TANDEM_TRY(fill_cache(kernels_.pool(), group.memory, index));
+    if (built_->kv_layout().coded()) set_kv_scales(group.memory, built_->kv_layout());
     for (size_t s = 0; s < plan_.sequences.size(); ++s) {
       const StepRows& rows = plan_.sequences[s];
       for (uint32_t r = 0; r < rows.rows; ++r) group.rows.push_back({group.tables[s].data(), rows.begin + r});
@@ -139,7 +140,8 @@ Result<StepCost> StepModel::run() {
   }
   const MoeStats& after = block_->stats();
   experts_read_ = after.experts_read - before.experts_read;
-  return step_cost(config_, model_, plan_.sequences, static_cast<uint32_t>(logit_rows_.size()), experts_read_,
+  return step_cost(config_, model_, built_->kv_layout(), plan_.sequences,
+                   static_cast<uint32_t>(logit_rows_.size()), experts_read_,
                    after.expert_rows - before.expert_rows);
 }
 

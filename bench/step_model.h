@@ -27,9 +27,10 @@ struct StepPlan {
 class StepModel {
  public:
   // `model` and `kernels` outlive it. resource_exhausted: the caches do not fit, named.
+  // unsupported: options that the model refuses.
   static Result<std::unique_ptr<StepModel>> create(const ModelConfig& config, const RandomModel& model,
-                                                   KernelRunner& kernels, const StepPlan& plan,
-                                                   uint64_t seed);
+                                                   KernelRunner& kernels, const StepPlan& plan, uint64_t seed,
+                                                   const ModelOptions& options = {});
 
   // One step with new random tokens, and the greedy choice of the next ones; what it had to read and compute.
   // internal: a logit that is not finite.

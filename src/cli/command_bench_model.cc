@@ -80,6 +80,7 @@ Result<int> run_steps(Settings& settings, StepKind kind) {
   options.weights = chosen.weights;
   options.experts = chosen.experts;
   options.layers = static_cast<uint32_t>(measure.layers);
+  options.model = model_options(settings);
   TANDEM_ASSIGN(options.batches, numbers("measure.batch", measure.batch, 1, 65536));
   TANDEM_ASSIGN(options.contexts, numbers("measure.context", measure.context, 0, kMostContext));
   options.threads = static_cast<int>(settings.engine.threads);
@@ -119,9 +120,10 @@ Result<int> run_bench_attention(Settings& settings) {
   TANDEM_ASSIGN(const std::vector<uint32_t> batches, numbers("measure.batch", measure.batch, 1, 4096));
   TANDEM_ASSIGN(const std::vector<uint32_t> contexts,
                 numbers("measure.context", measure.context, 1, kMostContext));
-  return print(run_case_bench(
-      kernel_options(settings),
-      attention_cases(*shape, batches, contexts, static_cast<uint32_t>(measure.chunk)), settings.json));
+  return print(run_case_bench(kernel_options(settings),
+                              attention_cases(*shape, batches, contexts, static_cast<uint32_t>(measure.chunk),
+                                              kv_cache_dtype(settings)),
+                              settings.json));
 }
 
 Result<int> run_bench_decode(Settings& settings) {

@@ -189,7 +189,7 @@ std::vector<Command> make_commands() {
        "prompt rows that ends\nthere. GQA, absorbed MLA, or V4's window with chosen entries, as the "
        "model has it.\n"
        "Example: tandem bench attention --shape v2-lite --batch 1,8,32,128 --context 512,4096,32768",
-       of_measure({"measure.context", "measure.chunk"}),
+       of_measure({"measure.context", "measure.chunk", "engine.kv_cache_dtype"}),
        {},
        "",
        [](Settings& settings) {
@@ -208,7 +208,7 @@ std::vector<Command> make_commands() {
        "Examples: tandem bench decode --shape qwen3-30b --layers 8 --batch 1,8,32 --context 1024 --profile\n"
        "          tandem bench decode --shape v4-flash --layers 3 --json",
        of_measure({"measure.weights", "measure.expert_weights", "measure.layers", "measure.context",
-                   "measure.profile"}),
+                   "measure.profile", "engine.kv_cache_dtype"}),
        {},
        "",
        {},
@@ -219,7 +219,7 @@ std::vector<Command> make_commands() {
        "As bench decode, with one step of --batch prompt rows behind --context tokens.\n"
        "Example: tandem bench prefill --shape v2-lite --layers 6 --batch 512,2048 --profile",
        of_measure({"measure.weights", "measure.expert_weights", "measure.layers", "measure.context",
-                   "measure.profile"}),
+                   "measure.profile", "engine.kv_cache_dtype"}),
        {},
        "",
        [](Settings& settings) {
@@ -300,7 +300,7 @@ std::vector<Command> make_commands() {
        "Reads config.json only.  Example: tandem inspect models/arith\n"
        "What each FFN rank would hold of the experts: --num-ffn-ranks 4 --placement slice --connector "
        "m2n\n--compute-gate-on-attention",
-       {"model", "config", "json", "engine.log_level", "afd."},
+       {"model", "config", "json", "engine.log_level", "engine.kv_cache_dtype", "afd."},
        {"afd.ffn", "afd.listen", "afd.role", "afd.connect_timeout_s", "afd.ffn_rank", "afd.insecure"},
        "model",
        {},

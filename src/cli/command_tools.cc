@@ -52,7 +52,8 @@ Result<int> run_bench_transport(Settings& settings) {
 
 Result<int> run_inspect(Settings& settings) {
   TANDEM_ASSIGN(const ModelConfig config, read_model_config(settings.model));
-  InspectReport report = inspect_model(config);
+  TANDEM_TRY(check_model_options(config, model_options(settings)));
+  InspectReport report = inspect_model(config, kv_cache_dtype(settings));
   const int64_t ranks = settings.afd.num_ffn_ranks;
   for (int64_t rank = 0; ranks > 1 && rank < ranks; ++rank) {
     TANDEM_ASSIGN(const ExpertShare share, held_experts(config, settings, rank, ranks));
@@ -67,7 +68,7 @@ Result<int> run_eval_parity(Settings& settings) {
   ParityOptions options;
   options.compute_dtype = placement.compute_dtype;
   options.sum_mode = placement.sum_mode;
-  options.qat_simulation = settings.engine.qat_simulation;
+  options.model = model_options(settings);
   options.activation_format = placement.activation_format;
   if (options.compute_dtype == DType::bf16) {
     options.require_equal_routing = false;

@@ -28,6 +28,19 @@ Placement Placement::from(const Settings& settings) {
   return placement;
 }
 
+ModelOptions model_options(const Settings& settings) {
+  ModelOptions options;
+  options.qat_simulation = settings.engine.qat_simulation;
+  const std::string& dtype = settings.engine.kv_cache_dtype;
+  options.cache_dtype = dtype == "auto" ? DType::none : dtype == "bf16" ? DType::bf16 : DType::f8_e4m3;
+  return options;
+}
+
+DType kv_cache_dtype(const Settings& settings) {
+  const DType dtype = model_options(settings).cache_dtype;
+  return dtype == DType::none ? Placement::from(settings).compute_dtype : dtype;
+}
+
 std::string weights_cache_folder(const Settings& settings) {
   // What quantising loses is measured as it is done: for a report weights are packed anew.
   if (!settings.engine.weights_report.empty()) return {};

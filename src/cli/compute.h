@@ -34,6 +34,11 @@ struct Placement {
 // Sets the process's huge pages as the settings say (base/huge_pages.h): before large buffers are taken.
 Status use_huge_pages(const Settings& settings);
 
+// What a model of these settings is made with.
+ModelOptions model_options(const Settings& settings);
+// What keys and values are kept in.
+DType kv_cache_dtype(const Settings& settings);
+
 // Where packed weights are kept between starts; empty: nowhere.
 std::string weights_cache_folder(const Settings& settings);
 

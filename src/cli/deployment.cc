@@ -136,6 +136,7 @@ std::vector<std::string> attention_arguments(const Settings& settings, const std
        "--micro-batches=" + settings.afd.micro_batches,
        "--micro-batch-split=" + settings.afd.micro_batch_split,
        "--qat-simulation=" + std::string(bool_text(settings.engine.qat_simulation)),
+       "--kv-cache-dtype=" + settings.engine.kv_cache_dtype,
        "--connect-timeout-s=" + std::to_string(settings.afd.connect_timeout_s)},
       settings, threads);
 }

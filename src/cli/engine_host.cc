@@ -88,9 +88,8 @@ uint32_t max_context_tokens(const Settings& settings, const ModelConfig& config)
 }
 
 uint64_t default_kv_tokens(const Settings& settings, const ModelConfig& config, int64_t ranks) {
-  const DType dtype = Placement::from(settings).compute_dtype;
   const uint64_t bytes = MemoryBudget::detect().available() / kKvShareOfMemory / static_cast<uint64_t>(ranks);
-  return tokens_within(state_groups(config, dtype), bytes, pool_limits(settings, config));
+  return tokens_within(state_groups(config, kv_cache_dtype(settings)), bytes, pool_limits(settings, config));
 }
 
 struct EngineHost::Impl {
@@ -179,8 +178,7 @@ struct EngineHost::Impl {
   }
 
   Status start_worker(const Settings& settings, const std::vector<int32_t>& eos_token_ids) {
-    TANDEM_ASSIGN(Model created,
-                  Model::create(config, weights, {.qat_simulation = settings.engine.qat_simulation}));
+    TANDEM_ASSIGN(Model created, Model::create(config, weights, model_options(settings)));
     model = std::make_unique<Model>(std::move(created));
     const std::span<const StateGroupSpec> groups = model->state_groups();
     TANDEM_ASSIGN(const std::vector<uint32_t> sizes, pool_sizes(settings, config, groups));
@@ -236,7 +234,8 @@ struct EngineHost::Impl {
                (block > 0 ? ", of blocks of " + std::to_string(block) : ""));
     }
     TANDEM_TRY(capture(Placement::from(settings).capture_sizes, rows, caches, programs));
-    log_info("KV pool: " + pools_text(pools) + ", " + bytes_text(pools.bytes()) + "; context " +
+    log_info("KV pool: " + pools_text(pools) + ", " + bytes_text(pools.bytes()) + " of " +
+             std::string(dtype_name(pools.pool(0).spec().dtype)) + "; context " +
              std::to_string(options.max_context_tokens) + " tokens");
     facts.bytes_held = weights.resident_bytes + pools.bytes();
     TANDEM_ASSIGN(worker,
@@ -261,6 +260,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::create(const Settings& settings,
   const Placement placement = Placement::from(settings);
   const bool colocated = ffn_addresses.empty();
   TANDEM_ASSIGN(impl->config, read_model_config(settings.model));
+  TANDEM_TRY(check_model_options(impl->config, model_options(settings)));
   TANDEM_TRY(settle_drafts(settings, impl->config));
   TANDEM_ASSIGN(const GenerationDefaults defaults, read_generation_defaults(settings.model));
   TANDEM_ASSIGN(impl->compute, Compute::create(settings, threads_for(settings, roles)));

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "cli/compute.h"
 #include "cli/stop_signal.h"
 #include "model/model_weights.h"
 #include "serving/engine_front.h"
@@ -44,6 +45,9 @@ Result<EngineIdentity> identity_of(const Settings& settings, const std::string& 
   std::string eos;
   for (const int32_t id : defaults.eos_token_ids) eos += (eos.empty() ? "" : ",") + std::to_string(id);
   identity.shared.emplace_back("eos_token_ids", eos.empty() ? kUnknownValue : eos);
+  // A front holds no keys; ranks that round them differently would give one request two answers.
+  identity.shared.emplace_back(
+      "kv_cache_dtype", role == "front" ? kUnknownValue : std::string(dtype_name(kv_cache_dtype(settings))));
   return identity;
 }
 

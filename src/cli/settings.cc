@@ -57,6 +57,11 @@ OptionSet Settings::declare() {
       "engine.qat_simulation", engine.qat_simulation,
       "DeepSeek-V4: round keys, entries and the indexer's vectors to fp8 and fp4 as in its training.");
   set.choice(
+      "engine.kv_cache_dtype", engine.kv_cache_dtype, {"auto", "bf16", "fp8", "fp8_e4m3"},
+      "Keys and values in the cache; auto: the compute dtype. fp8 (fp8_e4m3 is the same): e4m3 codes with a "
+      "power of two for each head's key and value of a token, which take half of the memory; no "
+      "calibration.");
+  set.choice(
       "engine.speculative", engine.speculative, {"off", "auto", "on"},
       "Tokens that the model's own drafter (multi-token prediction, DSpark) proposes and the model verifies, "
       "several in a step; answers stay the same. auto: where the files have one, as long as measured steps "

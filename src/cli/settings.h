@@ -22,7 +22,8 @@ struct EngineSettings {
   std::string speculative = "auto";    // off | auto | on
   int64_t num_speculative_tokens = 0;  // 0: as many as the model's drafter was trained for
   bool qat_simulation = false;
-  int64_t threads = 0;  // 0: what the CPU budget allows
+  std::string kv_cache_dtype = "auto";  // auto | bf16 | fp8 | fp8_e4m3
+  int64_t threads = 0;                  // 0: what the CPU budget allows
   std::string log_level = "info";
 };
 

@@ -73,6 +73,11 @@ std::vector<SupportAxis> make_axes() {
   axes.push_back(plain_axis("engine.weights", "weights",
                             {"auto", "dequantized", "int8", "fp8", "mxfp8", "mxfp4"},
                             [](const Settings& s) { return s.engine.weights; }));
+  axes.push_back(
+      plain_axis("engine.kv_cache_dtype", "KV cache dtype", {"auto", "bf16", "fp8"}, [](const Settings& s) {
+        return s.engine.kv_cache_dtype == "fp8_e4m3" ? std::string("fp8") : s.engine.kv_cache_dtype;
+      }));
+  axes.back().written = [](const Settings& s) { return s.engine.kv_cache_dtype; };
   axes.push_back(plain_axis("afd.execution", "execution", {"eager", "graph"},
                             [](const Settings& s) { return s.afd.execution; }));
   axes.push_back(
@@ -123,6 +128,9 @@ std::vector<SupportRule> make_rules() {
       {{{"afd.activation_dtype", {"fp8", "mxfp8"}}, {"engine.weights", {"int8"}}},
        "int8 or auto",
        "int8 weights take int8 rows, and rows are rounded to eight bits once"},
+      {{{"engine.kv_cache_dtype", {"bf16", "fp8"}}, {"engine.compute_dtype", {"float32"}}},
+       "auto",
+       "float32 is the reference mode: the cache keeps what attention computes with"},
   };
   rules.insert(rules.end(), table.begin(), table.end());
   return rules;

@@ -42,10 +42,20 @@ struct HeadChunks {
   }
 };
 
-// Scratch: queries, scores, and partial results of a tile and of all tiles.
+// Of a cache of codes: panels that are decoded at once, in bf16. Four heads of 128 take half of an L1 cache.
+inline constexpr uint32_t kDecodedPanels = 4;
+// Of one panel, and of all with the scales of a tile's keys and values as float32.
+[[gnu::always_inline]] inline size_t decoded_panel_bytes(uint32_t head_dim) {
+  return size_t{kPanelTokens} * ((head_dim + 15) / 16 * 16) * 2;
+}
+[[gnu::always_inline]] inline size_t gqa_decoded_bytes(const GqaArgs& args) {
+  if (args.cache.dtype != DType::f8_e4m3) return 0;
+  return kDecodedPanels * decoded_panel_bytes(args.head_dim) + 2 * size_t{kTileKeys} * sizeof(float);
+}
+// Scratch: what is decoded, queries, scores, and partial results of a tile and of all tiles.
 [[gnu::always_inline]] inline uint32_t gqa_most_queries(const GqaArgs& args) {
   const size_t bytes = (kScoreStride + 3 * size_t{partial_floats(args.head_dim)}) * sizeof(float);
-  const size_t fit = kKernelScratchBytes / bytes;
+  const size_t fit = (kKernelScratchBytes - gqa_decoded_bytes(args)) / bytes;
   return fit < 1 ? 1 : fit < kMostQueries ? static_cast<uint32_t>(fit) : kMostQueries;
 }
 [[gnu::always_inline]] inline HeadChunks gqa_chunks(const GqaArgs& args) {
@@ -72,19 +82,32 @@ inline constexpr uint32_t kLatentTileKeys = 256;
   return (value_dim + 31) / 32 * 32;
 }
 // Scratch: for vectors of 16 queries their values and the scores of a tile, and two partial results each.
-[[gnu::always_inline]] inline uint32_t latent_most_queries(uint32_t key_dim, uint32_t value_dim,
-                                                           DType dtype) {
+// `decoded`: bytes of it that are taken.
+[[gnu::always_inline]] inline uint32_t latent_most_queries(uint32_t key_dim, uint32_t value_dim, DType dtype,
+                                                           size_t decoded = 0) {
   const size_t columns = dtype == DType::f32 ? key_dim : (key_dim + 1) / 2;
   const size_t bytes =
       (columns + kLatentTileKeys + 2 * (size_t{latent_padded_dim(value_dim)} + 16)) * sizeof(float);
-  const size_t fit = kKernelScratchBytes / bytes / 16 * 16;
+  const size_t fit = (kKernelScratchBytes - decoded) / bytes / 16 * 16;
   return fit < 16 ? 1 : fit < kMostQueries ? static_cast<uint32_t>(fit) : kMostQueries;
 }
 [[gnu::always_inline]] inline uint32_t latent_tiles(uint32_t keys) {
   return (keys + kLatentTileKeys - 1) / kLatentTileKeys;
 }
+[[gnu::always_inline]] inline PagedKvLayout mla_layout(const MlaArgs& args) {
+  return {args.cache.dtype, args.cache.tokens_per_block, 0, args.latent_dim + args.rope_dim, args.rope_dim};
+}
+// Of codes: a tile's keys in bf16, and their scales. 290 KiB for 512 + 64 dimensions.
+[[gnu::always_inline]] inline size_t latent_decoded_row(const PagedKvLayout& layout) {
+  return (layout.latent_codes() + layout.rope_dim) * 2;
+}
+[[gnu::always_inline]] inline size_t mla_decoded_bytes(const MlaArgs& args) {
+  if (args.cache.dtype != DType::f8_e4m3) return 0;
+  return kLatentTileKeys * (latent_decoded_row(mla_layout(args)) + sizeof(float));
+}
 [[gnu::always_inline]] inline uint32_t mla_most_queries(const MlaArgs& args) {
-  return latent_most_queries(args.latent_dim + args.rope_dim, args.latent_dim, args.cache.dtype);
+  return latent_most_queries(args.latent_dim + args.rope_dim, args.latent_dim, args.cache.dtype,
+                             mla_decoded_bytes(args));
 }
 [[gnu::always_inline]] inline HeadChunks mla_chunks(const MlaArgs& args) {
   return HeadChunks(args.num_heads, mla_most_queries(args));

@@ -2,7 +2,7 @@
 // for every chunking of a prompt.
 #include <algorithm>
 
-#include "kernels/paged_kv_layout.h"
+#include "kernels/attention_testing.h"
 #include "kernels/testing.h"
 
 namespace tandem::kernel_testing {
@@ -10,162 +10,16 @@ namespace {
 
 class AttentionTest : public EveryTable {};
 
-// A paged cache in which everything that was not written is NaN. Blocks of a sequence are out of order.
-class TestCache {
- public:
-  TestCache(PagedKvLayout layout, uint32_t sequences, uint32_t tokens)
-      : layout_(layout),
-        blocks_((tokens + layout.tokens_per_block - 1) / layout.tokens_per_block),
-        bytes_(layout.dtype, sequences * size_t{blocks_} * layout.block_elements(), kNan) {
-    for (uint32_t s = 0; s < sequences; ++s) {
-      tables_.emplace_back();
-      for (uint32_t b = 0; b < blocks_; ++b) {
-        tables_.back().push_back(static_cast<int32_t>((blocks_ - 1 - b) * sequences + s));
-      }
-    }
-  }
-
-  KvCacheView view() {
-    return {static_cast<std::byte*>(bytes_.data()), layout_.block_bytes(), layout_.tokens_per_block,
-            layout_.dtype};
-  }
-  AttentionRow row(uint32_t sequence, uint32_t position) const {
-    return {tables_[sequence].data(), position};
-  }
-  const PagedKvLayout& layout() const { return layout_; }
-
-  float key(uint32_t sequence, uint32_t head, uint32_t position, uint32_t d) const {
-    return bytes_.get(block(sequence, position) + layout_.key(head, position % layout_.tokens_per_block, d));
-  }
-  float value(uint32_t sequence, uint32_t head, uint32_t position, uint32_t d) const {
-    return bytes_.get(block(sequence, position) +
-                      layout_.value(head, position % layout_.tokens_per_block, d));
-  }
-  float latent(uint32_t sequence, uint32_t position, uint32_t d) const {
-    return bytes_.get(block(sequence, position) + layout_.latent(position % layout_.tokens_per_block) + d);
-  }
-  const Tensor& content() const { return bytes_; }
-
- private:
-  size_t block(uint32_t sequence, uint32_t position) const {
-    return static_cast<size_t>(tables_[sequence][position / layout_.tokens_per_block]) *
-           layout_.block_elements();
-  }
-
-  PagedKvLayout layout_;
-  uint32_t blocks_;
-  Tensor bytes_;
-  std::vector<std::vector<int32_t>> tables_;
-};
-
-struct GqaShape {
-  uint32_t heads, kv_heads, head_dim, tokens_per_block;
-};
-
-// softmax(scores) . values in float64, and the sum of the magnitudes that went in.
-struct Reference {
-  double value, magnitude;
-};
-template <class Value>
-Reference softmax_sum(const std::vector<double>& scores, const Value& value) {
-  const double most = *std::max_element(scores.begin(), scores.end());
-  double denominator = 0, sum = 0, magnitude = 0;
-  for (size_t i = 0; i < scores.size(); ++i) {
-    const double weight = std::exp(scores[i] - most);
-    denominator += weight;
-    sum += weight * value(i);
-    magnitude += weight * std::fabs(value(i));
-  }
-  return {sum / denominator, magnitude / denominator};
-}
-
-// A score is off by at most dims * 2^-24 * sum |q k|, which scales the weight by e^error; the vectorised e^x,
-// the correction of each tile and the two sums add some roundings a key. With bf16 products each weight is
-// rounded to 2^-9 of itself, which counts twice: in the sum and in the denominator.
-double softmax_bound(double score_magnitude, uint32_t dims, uint32_t keys, const Reference& reference,
-                     DType dtype) {
-  const double score_error = (dims + 4) * 0x1p-24 * score_magnitude;
-  const double weight_error = dtype == DType::bf16 ? 2.01 * 0x1p-9 : 0.0;
-  return (2 * std::expm1(score_error) + weight_error + (2.0 * keys + 16) * 0x1p-24) * reference.magnitude +
-         rounding(dtype, reference.value);
-}
-
-// What a kernel makes of a query.
-double rounded_query(DType cache_dtype, float query) {
-  return static_cast<double>(cache_dtype == DType::bf16 ? to_float(to_bf16(query)) : query);
-}
-
-struct GqaCase {
-  GqaCase(const KernelTable& kernels, GqaShape gqa_shape, DType cache_dtype, uint32_t sequences,
-          uint32_t length)
-      : table(kernels),
-        shape(gqa_shape),
-        tokens(length),
-        cache({cache_dtype, shape.tokens_per_block, shape.kv_heads, shape.head_dim}, sequences, length),
-        query(Tensor::random(DType::f32, size_t{sequences} * length * shape.heads * shape.head_dim, 21)) {
-    const uint32_t width = shape.kv_heads * shape.head_dim;
-    const Tensor keys = Tensor::random(DType::f32, size_t{sequences} * length * width, 22);
-    const Tensor values = Tensor::random(DType::f32, size_t{sequences} * length * width, 23);
-    for (uint32_t s = 0; s < sequences; ++s) {
-      for (uint32_t t = 0; t < length; ++t) rows.push_back(cache.row(s, t));
-    }
-    KvWriteArgs write;
-    write.rows = rows;
-    write.cache = cache.view();
-    write.first = reinterpret_cast<const float*>(keys.data());
-    write.second = reinterpret_cast<const float*>(values.data());
-    write.first_stride = write.second_stride = write.first_width = write.second_width = width;
-    write.num_kv_heads = shape.kv_heads;
-    run(table, table.kv_write, write, 2);
-    for (uint32_t s = 0; s < sequences; ++s) {
-      for (uint32_t t = 0; t < length; ++t) {
-        for (uint32_t i = 0; i < width; ++i) {
-          const size_t at = (size_t{s} * length + t) * width + i;
-          Tensor expected(cache_dtype, 1);
-          expected.set(0, keys.get(at));
-          EXPECT_EQ(cache.key(s, i / shape.head_dim, t, i % shape.head_dim), expected.get(0));
-          expected.set(0, values.get(at));
-          EXPECT_EQ(cache.value(s, i / shape.head_dim, t, i % shape.head_dim), expected.get(0));
-        }
-      }
-    }
-  }
-
-  // Rows [begin, end) of all sequences' rows.
-  void attend(Tensor& out, size_t begin, size_t end, int threads) {
-    const size_t width = size_t{shape.heads} * shape.head_dim;
-    GqaArgs args;
-    args.rows = std::span(rows).subspan(begin, end - begin);
-    args.cache = cache.view();
-    args.query = query.f32() + begin * width;
-    args.query_stride = width;
-    args.out = out.out(width);
-    args.out.data = static_cast<std::byte*>(out.data()) + begin * width * dtype_bytes(out.dtype(), 1);
-    args.num_heads = shape.heads;
-    args.num_kv_heads = shape.kv_heads;
-    args.head_dim = shape.head_dim;
-    args.scale = 0.3f;
-    run(table, table.gqa, args, threads);
-  }
-
-  const KernelTable& table;
-  GqaShape shape;
-  uint32_t tokens;
-  TestCache cache;
-  Tensor query;
-  std::vector<AttentionRow> rows;
-};
-
 TEST_P(AttentionTest, GqaAgreesWithFloat64) {
   const GqaShape shapes[] = {{4, 4, 24, 5}, {6, 2, 40, 16}, {16, 2, 64, 16}, {5, 1, 128, 32}, {40, 2, 17, 7}};
   for (const GqaShape shape : shapes) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f8_e4m3}) {
       SCOPED_TRACE(::testing::Message()
                    << shape.heads << "/" << shape.kv_heads << " heads of " << shape.head_dim);
       // Blocks of 5 fill a tile with 160 keys, whole panels with 512.
       const uint32_t tokens = shape.head_dim == 40 ? 530 : 170;
       GqaCase test(table(), shape, dtype, 2, tokens);
-      Tensor out(dtype, test.query.size());
+      Tensor out(output_dtype(dtype), test.query.size());
       test.attend(out, 0, test.rows.size(), 2);
       const uint32_t sharing = shape.heads / shape.kv_heads;
       for (const uint32_t row :
@@ -192,7 +46,7 @@ TEST_P(AttentionTest, GqaAgreesWithFloat64) {
                   test.cache.value(sequence, h / sharing, static_cast<uint32_t>(t), d));
             });
             ASSERT_NEAR(out.get(at + d), expected.value,
-                        softmax_bound(magnitude, shape.head_dim, position + 1, expected, dtype))
+                        softmax_bound(magnitude, shape.head_dim, position + 1, expected, output_dtype(dtype)))
                 << "row " << row << " head " << h << " dim " << d;
           }
         }
@@ -210,7 +64,9 @@ TEST_P(AttentionTest, GqaChunkingKeepsBits) {
   };
   // Two tiles of whole panels; six of blocks that leave most of a panel empty; heads that share nothing.
   for (const Case& c : {Case{{6, 2, 40, 16}, DType::bf16}, Case{{6, 2, 40, 16}, DType::f32},
-                        Case{{3, 1, 17, 5}, DType::bf16}, Case{{2, 2, 16, 128}, DType::bf16}}) {
+                        Case{{6, 2, 40, 16}, DType::f8_e4m3}, Case{{3, 1, 17, 5}, DType::bf16},
+                        Case{{3, 1, 17, 5}, DType::f8_e4m3}, Case{{2, 2, 16, 128}, DType::bf16},
+                        Case{{2, 2, 16, 128}, DType::f8_e4m3}}) {
     SCOPED_TRACE(::testing::Message() << c.shape.heads << " heads of " << c.shape.head_dim);
     const uint32_t tokens = 800;
     GqaCase test(table(), c.shape, c.dtype, 2, tokens);
@@ -236,9 +92,11 @@ TEST_P(AttentionTest, GqaChunkingKeepsBits) {
 // A row must not see what a later row of the same call has put beside its last key.
 // Whatever a later position holds, and wherever it lies beside the last key: values are multiplied in pairs.
 TEST_P(AttentionTest, GqaIgnoresLaterKeys) {
-  for (const uint32_t later : {15u, 16u, 20u, 21u}) {
+  for (const auto& [later, dtype] :
+       {std::pair{15u, DType::bf16}, std::pair{16u, DType::bf16}, std::pair{20u, DType::bf16},
+        std::pair{21u, DType::bf16}, std::pair{15u, DType::f8_e4m3}, std::pair{18u, DType::f8_e4m3}}) {
     SCOPED_TRACE(later);
-    GqaCase test(table(), {4, 1, 32, 16}, DType::bf16, 1, 22);
+    GqaCase test(table(), {4, 1, 32, 16}, dtype, 1, 22);
     Tensor before(DType::f32, test.query.size());
     test.attend(before, 0, later, 1);
     Tensor value(DType::f32, 32, kInfinity), key(DType::f32, 32, kNan);
@@ -265,11 +123,11 @@ struct MlaShape {
 TEST_P(AttentionTest, MlaAgreesWithFloat64AndChunkingKeepsBits) {
   const MlaShape shapes[] = {{4, 32, 8, 16}, {3, 50, 6, 5}, {20, 512, 64, 16}, {1, 7, 2, 3}};
   for (const MlaShape shape : shapes) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f8_e4m3}) {
       SCOPED_TRACE(::testing::Message() << shape.heads << " heads, latent " << shape.latent_dim);
       const uint32_t tokens = shape.latent_dim > 100 ? 290 : 530;  // two and three tiles
       const uint32_t width = shape.latent_dim + shape.rope_dim;
-      TestCache cache({dtype, shape.tokens_per_block, 0, width}, 1, tokens + 3);
+      TestCache cache({dtype, shape.tokens_per_block, 0, width, shape.rope_dim}, 1, tokens + 3);
       const Tensor latent = Tensor::random(DType::f32, size_t{tokens} * shape.latent_dim, 31);
       const Tensor rope = Tensor::random(DType::f32, size_t{tokens} * shape.rope_dim, 32);
       std::vector<AttentionRow> rows;
@@ -286,7 +144,7 @@ TEST_P(AttentionTest, MlaAgreesWithFloat64AndChunkingKeepsBits) {
 
       Tensor query_latent = Tensor::random(DType::f32, size_t{tokens} * shape.heads * shape.latent_dim, 33);
       Tensor query_rope = Tensor::random(DType::f32, size_t{tokens} * shape.heads * width, 34);
-      Tensor out(dtype, query_latent.size());
+      Tensor out(output_dtype(dtype), query_latent.size());
       const auto attend = [&](Tensor& to, size_t begin, size_t end, int threads) {
         const size_t out_width = size_t{shape.heads} * shape.latent_dim;
         MlaArgs args;
@@ -330,7 +188,7 @@ TEST_P(AttentionTest, MlaAgreesWithFloat64AndChunkingKeepsBits) {
               return static_cast<double>(cache.latent(0, static_cast<uint32_t>(t), d));
             });
             ASSERT_NEAR(out.get(at + d), expected.value,
-                        softmax_bound(magnitude, width, position + 1, expected, dtype))
+                        softmax_bound(magnitude, width, position + 1, expected, out.dtype()))
                 << "position " << position << " head " << h << " dim " << d;
           }
         }
@@ -339,7 +197,7 @@ TEST_P(AttentionTest, MlaAgreesWithFloat64AndChunkingKeepsBits) {
       const size_t first = 240, last = 275, out_width = size_t{shape.heads} * shape.latent_dim;
       for (const size_t chunk : {1, 9, 64}) {
         for (const int threads : {1, 2}) {
-          Tensor chunked(dtype, out.size());
+          Tensor chunked(out.dtype(), out.size());
           for (size_t begin = first; begin < last; begin += chunk) {
             attend(chunked, begin, std::min<size_t>(begin + chunk, last), threads);
           }

@@ -143,8 +143,12 @@ struct KvCacheView {
   std::byte* base = nullptr;  // block b starts at base + b * block_bytes
   size_t block_bytes = 0;
   uint32_t tokens_per_block = 0;
-  DType dtype = DType::bf16;  // f32 or bf16
+  DType dtype = DType::bf16;  // f32, bf16 or f8_e4m3
 };
+// Of a head whose keys and values may be e4m3 codes: what is decoded must fit the scratch.
+inline constexpr uint32_t kMostCodedDim = 1024;
+// The same of a latent and its rotated part.
+inline constexpr uint32_t kMostCodedLatent = 640;
 
 // One query row: its sequence's blocks and its own position. It attends to the keys 0..position, itself
 // included. Rows of one sequence stand next to each other, in order of position.
@@ -158,7 +162,8 @@ struct AttentionPlan;  // kernels/attention_plan.h
 // Grouped-query attention. Of a bf16 cache the products are bf16: queries are rounded to bf16, and so are the
 // weights of the softmax (2^x of what a key's score is below the largest of its tile), whose rounded values
 // make the denominator. Sums are float32. The keys and values of the rows themselves are in the cache
-// already.
+// already. Of a cache of codes the results have the bits that a bf16 cache of the decoded keys and values
+// would give, as long as no intermediate value leaves the normal numbers of float32.
 struct GqaArgs {
   std::span<const AttentionRow> rows;
   KvCacheView cache;
@@ -186,7 +191,8 @@ struct MlaArgs {
 };
 
 // Writes the rows' keys and values (GQA: two vectors of num_kv_heads * head_dim; MLA: one of latent_dim +
-// rope_dim, given in two parts) to the cache, rounded to its dtype.
+// rope_dim, given in two parts) to the cache, rounded to its dtype. To f8_e4m3 as codes with a power of two
+// as the scale of each head's key and value of a token, or of each latent (isa/kv_write.h).
 struct KvWriteArgs {
   std::span<const AttentionRow> rows;
   KvCacheView cache;

@@ -7,6 +7,7 @@
 
 #include "base/memory_budget.h"
 #include "model/family_deepseek_v4.h"
+#include "model/model.h"
 
 namespace tandem {
 namespace {
@@ -52,18 +53,16 @@ void count(const TensorClaim& claim, const ModelConfig& config, InspectReport::R
   }
 }
 
-// What the cache of a sequence of `tokens` takes, in bfloat16.
-InspectReport::KvSize kv_size(const ModelConfig& config, uint64_t tokens) {
+// What the cache of a sequence of `tokens` takes.
+InspectReport::KvSize kv_size(const ModelConfig& config, DType dtype, uint64_t tokens) {
   const AttentionConfig& attention = config.attention;
   InspectReport::KvSize size{.tokens = tokens};
-  const auto bytes = [](uint64_t values) { return uint64_t{dtype_bytes(DType::bf16, values)}; };
   if (attention.kind != AttentionKind::compressed) {
-    const uint64_t values = attention.kind == AttentionKind::mla
-                                ? uint64_t{attention.kv_lora_rank} + attention.qk_rope_head_dim
-                                : uint64_t{2} * attention.num_kv_heads * attention.head_dim;
-    size.keys = config.num_layers * tokens * bytes(values);
+    const PagedKvLayout layout = kv_layout(config, dtype);
+    size.keys = config.num_layers * tokens * layout.block_bytes() / layout.tokens_per_block;
     return size;
   }
+  const auto bytes = [dtype](uint64_t values) { return uint64_t{dtype_bytes(dtype, values)}; };
   const CompressedAttentionConfig& compressed = config.compressed;
   for (const uint32_t ratio : compressed.ratios) {
     size.keys += std::min<uint64_t>(tokens, compressed.window) * bytes(attention.head_dim);
@@ -128,8 +127,9 @@ uint64_t InspectReport::Role::total_bytes() const {
   return total;
 }
 
-InspectReport inspect_model(const ModelConfig& config) {
+InspectReport inspect_model(const ModelConfig& config, DType kv_dtype) {
   InspectReport report;
+  report.kv_dtype = kv_dtype;
   report.model_type = config.model_type;
   report.num_layers = config.num_layers;
   report.num_moe_layers = static_cast<uint32_t>(std::ranges::count(config.layer_ffn, FfnKind::moe));
@@ -150,11 +150,13 @@ InspectReport inspect_model(const ModelConfig& config) {
   if (expert_count != 0) report.active_parameters += experts.parameters / report.num_experts * report.top_k;
   if (!config.tie_word_embeddings) report.active_parameters -= report.role(WeightRole::embedding).parameters;
 
-  for (const uint64_t tokens : {4096, 32768, 131072}) report.kv_sizes.push_back(kv_size(config, tokens));
+  for (const uint64_t tokens : {4096, 32768, 131072})
+    report.kv_sizes.push_back(kv_size(config, kv_dtype, tokens));
   // Far from the beginning, where windows are full: what one more token costs, entries shared among the
   // tokens that they pool.
   const uint64_t near = 4096, far = 8192;
-  report.kv_bytes_per_token = (kv_size(config, far).total() - kv_size(config, near).total()) / (far - near);
+  report.kv_bytes_per_token =
+      (kv_size(config, kv_dtype, far).total() - kv_size(config, kv_dtype, near).total()) / (far - near);
   return report;
 }
 
@@ -190,7 +192,8 @@ std::string inspect_text(const InspectReport& report) {
   text += fmt::format("routed a token     {} ({} layers x {} experts x {})\n",
                       bytes_text(report.routed_bytes_per_token), report.num_moe_layers, report.top_k,
                       bytes_text(report.expert_bytes));
-  text += fmt::format("KV cache a token   {} (bf16, all layers)\n", bytes_text(report.kv_bytes_per_token));
+  text += fmt::format("KV cache a token   {} ({}, all layers)\n", bytes_text(report.kv_bytes_per_token),
+                      dtype_name(report.kv_dtype));
   for (const InspectReport::KvSize& size : report.kv_sizes) {
     text += fmt::format("  {:>4} Ki tokens   {}", size.tokens / 1024, bytes_text(size.total()));
     if (size.total() != size.keys) {
@@ -240,6 +243,7 @@ std::string inspect_json(const InspectReport& report) {
   }
   object["expert_bytes"] = report.expert_bytes;
   object["routed_bytes_per_token"] = report.routed_bytes_per_token;
+  object["kv_dtype"] = dtype_name(report.kv_dtype);
   object["kv_bytes_per_token"] = report.kv_bytes_per_token;
   for (const InspectReport::KvSize& size : report.kv_sizes) {
     object["kv_bytes"].push_back({{"tokens", size.tokens},

@@ -55,7 +55,8 @@ struct InspectReport {
   uint64_t stored_bytes = 0;
   uint64_t expert_bytes = 0;            // one routed expert of one layer, as stored
   uint64_t routed_bytes_per_token = 0;  // of routed experts, in all layers, as stored
-  uint64_t kv_bytes_per_token = 0;      // in all layers, cache in bfloat16, once windows are full
+  DType kv_dtype = DType::bf16;         // of the cache; f8_e4m3 with its scales
+  uint64_t kv_bytes_per_token = 0;      // in all layers, once windows are full
   std::vector<KvSize> kv_sizes;         // of 4096, 32768 and 131072 tokens
   Drafter drafter;                      // counted in none of the figures above
   uint32_t moe_intermediate_size = 0;
@@ -64,7 +65,8 @@ struct InspectReport {
   const Role& role(WeightRole which) const { return roles[static_cast<size_t>(which)]; }
 };
 
-InspectReport inspect_model(const ModelConfig& config);
+// `kv_dtype`: one that check_model_options lets pass, or bf16.
+InspectReport inspect_model(const ModelConfig& config, DType kv_dtype = DType::bf16);
 // Adds the next FFN rank.
 void add_ffn_rank(InspectReport& report, const ExpertShare& share);
 
@@ -72,9 +74,9 @@ void add_ffn_rank(InspectReport& report, const ExpertShare& share);
 std::string inspect_text(const InspectReport& report);
 // One JSON object: model_type, num_layers, num_moe_layers, num_experts, top_k, parameters, active_parameters,
 // stored_bytes, roles {name: {parameters, bytes: {dtype: bytes}}}, routed_bytes_per_token,
-// kv_bytes_per_token, kv_bytes [{tokens, keys, csa_entries, hca_entries, indexer_keys, total}], where there
-// is one drafter {kind, stages, block_size (DSpark), parameters, stored_bytes}, and ffn_ranks [{rank,
-// experts, row_begin, row_end, stored_bytes}] where they were asked for.
+// kv_dtype, kv_bytes_per_token, kv_bytes [{tokens, keys, csa_entries, hca_entries, indexer_keys, total}],
+// where there is one drafter {kind, stages, block_size (DSpark), parameters, stored_bytes}, and ffn_ranks
+// [{rank, experts, row_begin, row_end, stored_bytes}] where they were asked for.
 std::string inspect_json(const InspectReport& report);
 
 }  // namespace tandem

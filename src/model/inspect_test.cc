@@ -81,6 +81,10 @@ TEST(Inspect, OtherReleasedModels) {
   expect_billions(qwen.parameters, 30.53);
   expect_billions(qwen.active_parameters, 3.04);
   EXPECT_EQ(qwen.kv_bytes_per_token, 48u * 2 * 4 * 128 * 2);
+  const InspectReport codes =
+      inspect_model(*parse_model_config("{" + qwen30 + "}", "config.json"), DType::f8_e4m3);
+  EXPECT_EQ(codes.kv_bytes_per_token, 48u * 2 * 4 * (128 + 1));
+  EXPECT_NE(inspect_text(codes).find("(f8_e4m3, all layers)"), std::string::npos) << inspect_text(codes);
   EXPECT_EQ(qwen.routed_bytes_per_token, 48ull * 8 * 3 * 768 * 2048 * 2);
   EXPECT_EQ(qwen.stored_bytes, 2 * qwen.parameters);
 

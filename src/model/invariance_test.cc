@@ -13,13 +13,18 @@ namespace {
 struct Case {
   const char* family;
   DType compute_dtype;
+  DType cache_dtype = DType::none;
 };
+
+// Whose keys and values may be codes.
+constexpr const char* kCodedFamilies[] = {"qwen3_moe", "mixtral", "granitemoe", "deepseek_v2", "deepseek_v3"};
 
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const char* family : kFamilies) {
     for (const DType dtype : {DType::bf16, DType::f32}) all.push_back({family, dtype});
   }
+  for (const char* family : kCodedFamilies) all.push_back({family, DType::bf16, DType::f8_e4m3});
   return all;
 }
 
@@ -27,6 +32,10 @@ class Invariance : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     model_ = load_fixture(GetParam().family, GetParam().compute_dtype);
+    Result<Model> model =
+        Model::create(model_.config, *model_.weights, {.cache_dtype = GetParam().cache_dtype});
+    ASSERT_TRUE(model) << model.error().message;
+    *model_.model = std::move(*model);
     sequences_ = make_sequences(model_.config.vocab_size, {1, 19, 37, 16});
     options_.capacity = 37;
     options_.sequences = static_cast<uint32_t>(sequences_.size());
@@ -69,7 +78,9 @@ TEST_P(Invariance, ThreadsDoNotMatter) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Invariance, testing::ValuesIn(cases()), [](const auto& parameter) {
-  return std::string(parameter.param.family) + "_" + std::string(dtype_name(parameter.param.compute_dtype));
+  const Case& one = parameter.param;
+  const std::string name = std::string(one.family) + "_" + std::string(dtype_name(one.compute_dtype));
+  return one.cache_dtype == DType::none ? name : name + "_cache_" + std::string(dtype_name(one.cache_dtype));
 });
 
 }  // namespace

@@ -46,6 +46,7 @@ PagedKvLayout kv_layout(const ModelConfig& config, DType cache_dtype) {
   } else {
     layout.num_kv_heads = 0;
     layout.head_dim = attention.kv_lora_rank + attention.qk_rope_head_dim;
+    layout.rope_dim = attention.qk_rope_head_dim;
   }
   return layout;
 }
@@ -64,7 +65,30 @@ std::vector<StateGroupSpec> state_groups(const ModelConfig& config, DType cache_
 
 namespace {
 
-Status check_options(const ModelConfig& config, const ModelOptions& options) {
+Status check_cache_dtype(const ModelConfig& config, DType cache_dtype) {
+  if (cache_dtype != DType::f8_e4m3) return {};
+  const AttentionConfig& attention = config.attention;
+  const auto refuse = [&](const std::string& what) {
+    return make_error(ErrorCode::unsupported, "engine.kv_cache_dtype: fp8 with " + what + "; auto would do");
+  };
+  if (attention.kind == AttentionKind::compressed)
+    return refuse(config.model_type + ": its window and entries are kept in bf16, which are few a token");
+  if (attention.kind == AttentionKind::mla) {
+    const uint32_t width = attention.kv_lora_rank + attention.qk_rope_head_dim;
+    if (width <= kMostCodedLatent) return {};
+    return refuse("kv_lora_rank + qk_rope_head_dim " + std::to_string(width) + ": at most " +
+                  std::to_string(kMostCodedLatent) + " can be decoded at once");
+  }
+  if (attention.head_dim > kMostCodedDim)
+    return refuse("head_dim " + std::to_string(attention.head_dim) + ": at most " +
+                  std::to_string(kMostCodedDim) + " can be decoded at once");
+  return {};
+}
+
+}  // namespace
+
+Status check_model_options(const ModelConfig& config, const ModelOptions& options) {
+  TANDEM_TRY(check_cache_dtype(config, options.cache_dtype));
   if (!options.qat_simulation) return {};
   if (config.attention.kind != AttentionKind::compressed) {
     return make_error(ErrorCode::unsupported,
@@ -82,17 +106,16 @@ Status check_options(const ModelConfig& config, const ModelOptions& options) {
   return {};
 }
 
-}  // namespace
-
 Result<Model> Model::create(ModelConfig config, const ModelWeights& weights, const ModelOptions& options) {
-  TANDEM_TRY(check_options(config, options));
+  TANDEM_TRY(check_model_options(config, options));
   TANDEM_TRY(check_attention_weights(config, weights));
   Model model;
   model.weights_ = &weights;
   model.options_ = options;
-  // Keys and values keep the precision of what attention computes with.
-  model.kv_layout_ = tandem::kv_layout(config, weights.compute_dtype);
-  model.state_groups_ = tandem::state_groups(config, weights.compute_dtype);
+  // Unless asked otherwise keys and values keep the precision of what attention computes with.
+  const DType cache_dtype = options.cache_dtype == DType::none ? weights.compute_dtype : options.cache_dtype;
+  model.kv_layout_ = tandem::kv_layout(config, cache_dtype);
+  model.state_groups_ = tandem::state_groups(config, cache_dtype);
   model.config_ = std::make_shared<const ModelConfig>(std::move(config));
   return model;
 }

@@ -28,7 +28,14 @@ struct ModelOptions {
   // DeepSeek-V4: keys, entries and the indexer's vectors are rounded to fp8 and fp4 as in its training
   // (kernels/compressed_args.h, TrainedRounding), though the cache holds them wider.
   bool qat_simulation = false;
+  // Of keys and values in the cache: none, the compute dtype; f8_e4m3, codes with scales
+  // (kernels/paged_kv_layout.h).
+  DType cache_dtype = DType::none;
 };
+
+// unsupported: an option that the model knows nothing of, named with what would do. Model::create refuses the
+// same; this is for before its weights are loaded.
+Status check_model_options(const ModelConfig& config, const ModelOptions& options);
 
 class Model {
  public:

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -56,6 +58,49 @@ TEST(ModelState, OnePagedGroupWithTheBytesOfItsLayout) {
   const StateGroupSpec& paged = gqa.loaded.model->state_groups()[0];
   EXPECT_EQ(paged.bytes_per_block, 16u * 2 * 2 * 16 * 4);  // keys and values of 2 heads of 16, float32
   EXPECT_EQ(paged.dtype, DType::f32);
+}
+
+// Codes change logits by what three bits of mantissa round away, and no more.
+TEST(ModelState, KeysAndValuesAsCodes) {
+  const TestModel loaded = load_fixture("qwen3_moe", DType::bf16);
+  const auto coded = Model::create(loaded.config, *loaded.weights, {.cache_dtype = DType::f8_e4m3});
+  ASSERT_TRUE(coded) << coded.error().message;
+  const StateGroupSpec& group = coded->state_groups()[0];
+  EXPECT_EQ(group.dtype, DType::f8_e4m3);
+  EXPECT_EQ(group.bytes_per_block, 16u * 2 * 2 * 16 + 2 * 2 * 16);  // codes, and a scale for each vector
+  const auto sequences = make_sequences(loaded.config.vocab_size, {40});
+  OfflineOptions options;
+  options.capacity = 40;
+  options.sequences = 1;
+  options.tokens_per_sequence = 48;
+  const AllLogits narrow = run_steps(*loaded.model, options, chunked(sequences, 40));
+  const AllLogits codes = run_steps(*coded, options, chunked(sequences, 40));
+  double most = 0, largest = 0;
+  for (const auto& [row, logits] : narrow) {
+    for (size_t i = 0; i < logits.size(); ++i) {
+      most =
+          std::max(most, std::fabs(static_cast<double>(logits[i]) - static_cast<double>(codes.at(row)[i])));
+      largest = std::max(largest, std::fabs(static_cast<double>(logits[i])));
+    }
+  }
+  EXPECT_GT(most, 0);
+  EXPECT_LT(most, largest / 4);
+}
+
+TEST(ModelState, CodesAreRefusedByName) {
+  const auto refuses = [](TestModel loaded, const std::string& message) {
+    const auto model = Model::create(loaded.config, *loaded.weights, {.cache_dtype = DType::f8_e4m3});
+    ASSERT_FALSE(model);
+    EXPECT_EQ(model.error().code, ErrorCode::unsupported);
+    EXPECT_NE(model.error().message.find(message), std::string::npos) << model.error().message;
+  };
+  refuses(load_fixture("deepseek_v4", DType::bf16), "engine.kv_cache_dtype: fp8 with deepseek_v4");
+  TestModel long_latent = load_fixture("deepseek_v3", DType::bf16);
+  long_latent.config.attention.kv_lora_rank = 640;
+  refuses(std::move(long_latent), "kv_lora_rank + qk_rope_head_dim 656: at most 640");
+  TestModel wide = load_fixture("qwen3_moe", DType::bf16);
+  wide.config.attention.head_dim = 1040;
+  refuses(std::move(wide), "engine.kv_cache_dtype: fp8 with head_dim 1040: at most 1024");
 }
 
 TEST(ModelBuild, TheTraitsDecideWhichOperationsThereAre) {
@@ -160,7 +205,7 @@ TEST(ModelCreate, NamesAWeightThatIsAbsentOrHasAnotherShape) {
 }
 
 TEST(ModelCreate, NamesAWeightOfCompressedAttentionThatDoesNotFit) {
-  const auto refused = [](const std::string& part, void (*change)(LayerWeights& layer, ModelWeights& all)) {
+  const auto refused = [](const std::string& part, void (*change)(LayerWeights & layer, ModelWeights & all)) {
     TestModel loaded = load_fixture("deepseek_v4", DType::bf16);
     change(loaded.weights->layers[1], *loaded.weights);
     const auto model = Model::create(loaded.config, *loaded.weights);

@@ -211,8 +211,7 @@ Result<ParityReport> run_parity(const std::string& folder, const ParityOptions& 
   load.show_progress = false;
   TANDEM_ASSIGN(const ModelWeights weights,
                 load_model_weights(folder, config, kernels.table(), kernels.pool(), load));
-  TANDEM_ASSIGN(const Model model,
-                Model::create(config, weights, {.qat_simulation = options.qat_simulation}));
+  TANDEM_ASSIGN(const Model model, Model::create(config, weights, options.model));
 
   OfflineOptions offline;
   offline.gate_on_attention = true;  // where the port sees the routing

@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "kernels/kernel_table.h"
+#include "model/model.h"
 #include "moe/ffn_port.h"
 
 namespace tandem {
@@ -17,7 +18,7 @@ struct ParityOptions {
   DType compute_dtype = DType::f32;  // f32 to be held against the bound; bf16 to see what rounding costs
   SumMode sum_mode = SumMode::plain;
   bool shared_on_attention = false;
-  bool qat_simulation = false;  // ModelOptions::qat_simulation; of a reference that rounds too
+  ModelOptions model;  // qat_simulation: of a reference that rounds too
   ActivationFormat activation_format = ActivationFormat::plain;  // of a reference that rounds too
   uint32_t rows_per_step = 16;  // prompts are computed in chunks of so many tokens
   // Largest |difference| of a logit that passes. In float32 two right engines differ in the order of sums
@@ -31,7 +32,9 @@ struct ParityOptions {
   // codes may fall to either side by the last bit of a sum; it is a step away then, and what later roundings
   // make of that knows no bound. So half of the prompts must be within the bound, and tell that the rounding
   // is the reference's: with another all are far off.
-  bool rounds_to_codes() const { return qat_simulation || activation_format != ActivationFormat::plain; }
+  bool rounds_to_codes() const {
+    return model.qat_simulation || activation_format != ActivationFormat::plain;
+  }
 };
 
 struct ParityLayer {

@@ -38,11 +38,20 @@ def test_attention_decodes_and_prefills():
     cases = report("attention", "--shape", "granite-1b", "--batch", "2", "--context", "64", "--chunk", "16", *QUICK)["cases"]
     assert [case["name"] for case in cases] == ["attention granite-1b decode 2 x 64", "attention granite-1b prefill 16 at 64"]
     assert cases[0]["bytes"] == 2 * 8 * 64 * 2 * 64 * 2
+    coded = report("attention", "--shape", "granite-1b", "--batch", "2", "--context", "64", "--chunk", "16", "--kv-cache-dtype", "fp8", *QUICK)["cases"]
+    assert coded[0]["bytes"] == 2 * 8 * (64 + 1) * 64 * 2  # a code each, and a scale for each vector
 
 
 def test_kernels_of_a_shape():
     cases = report("kernels", "--shape", "gpt-oss-20b", "--batch", "1", "--filter", "router", *QUICK)["cases"]
     assert [case["name"] for case in cases] == ["gpt-oss-20b router bf16 32x2880 rows 1"]
+
+
+def test_whole_steps_over_a_cache_of_codes():
+    arguments = ["decode", "--shape", "granite-1b", "--layers", "1", "--batch", "2", "--context", "32", *QUICK]
+    narrow, coded = report(*arguments), report(*arguments, "--kv-cache-dtype", "fp8")
+    assert (narrow["kv_dtype"], coded["kv_dtype"]) == ("bf16", "f8_e4m3")
+    assert [document["cases"][0]["bytes"]["kv"] for document in (narrow, coded)] == [2 * 8 * 64 * 2 * 32 * 2, 2 * 8 * (64 + 1) * 32 * 2]
 
 
 @pytest.mark.parametrize("command,batch", (("decode", 2), ("prefill", 16)))
@@ -64,6 +73,8 @@ REFUSED = [
     (["moe", "--shape", "olmoe", "--batch", "1,x"], "measure.batch: 'x' is not a whole number in 1..65536"),
     (["attention", "--shape", "olmoe", "--context", "0"], "measure.context: '0' is not a whole number in 1..1048576"),
     (["decode", "--shape", "granite-1b", "--layers", "25"], "measure.layers: 25: granite-1b has 24 layers; use 1..24"),
+    (["decode", "--shape", "v4-flash", "--layers", "1", "--kv-cache-dtype", "fp8"], "engine.kv_cache_dtype: fp8 with deepseek_v4"),
+    (["attention", "--shape", "v4-flash", "--kv-cache-dtype", "fp8"], "engine.kv_cache_dtype: fp8 with v4-flash"),
     (["kernels", "--filter", "no such case"], 'no case has "no such case" in its name'),
 ]
 

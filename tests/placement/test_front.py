@@ -184,6 +184,17 @@ def test_a_front_refuses_ranks_in_the_wrong_order_and_of_another_model(ranks, tm
     assert done.returncode == 2 and "tokenizer is" in done.stderr, done.stderr
 
 
+def test_a_front_refuses_ranks_that_round_keys_differently(ranks):
+    a0, a1, f0 = (f"tcp://127.0.0.1:{port}" for port in free_ports(3))
+    ranks.start("ffn", "ffn", "--model", str(ARITH), "--listen", f0)
+    for rank, (address, dtype) in enumerate(((a0, "auto"), (a1, "fp8"))):
+        ranks.start(f"attention{rank}", "attention", "--model", str(ARITH), "--ffn", f0, "--attention-listen", address, "--attention-rank",
+                    str(rank), "--num-attention-ranks", "2", "--kv-cache-dtype", dtype).wait_ready()
+    done = subprocess.run([BINARY, "serve", "--model", str(ARITH), "--attention", f"{a0},{a1}", "--port", "0"], capture_output=True, text=True,
+                          timeout=60)
+    assert done.returncode == 2 and "engine.kv_cache_dtype is bf16" in done.stderr and "f8_e4m3" in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("attention,ffn,transport", ((2, 1, "shm"), (1, 3, "tcp"), (1, 4, "shm"), (3, 2, "inproc"), (4, 4, "shm")))
 def test_one_command_equals_colocated(attention, ffn, transport, tmp_path):
     prompts = tmp_path / "prompts.jsonl"

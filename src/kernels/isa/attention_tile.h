@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 #include "kernels/attention_shape.h"
@@ -18,11 +19,14 @@ namespace tandem::TANDEM_ISA_NAMESPACE {
 
 inline constexpr float kLog2E = 1.44269504f;
 
-// What kernels of a cache's dtype do with its elements. store_weights stores 16 weights as factors of a
+// What kernels of a cache's dtype do with its elements. Tile: what a tile of keys or values has when it is
+// multiplied; of codes (kCoded) that is made tile by tile. store_weights stores 16 weights as factors of a
 // product and returns what they were rounded to.
 struct F32Keys {
+  using Tile = F32Keys;
   using Product = F32Product;
   using Element = float;
+  static constexpr bool kCoded = false;
   static constexpr uint32_t kPair = 1;
   TANDEM_INLINE static Vec weigh(Vec x) { return exp2_below(x); }
   TANDEM_INLINE static Vec store_weights(float* p, Vec v) {
@@ -40,8 +44,10 @@ struct F32Keys {
   TANDEM_INLINE static void restore_order(float*) {}
 };
 struct Bf16Keys {
+  using Tile = Bf16Keys;
   using Product = Bf16Product;
   using Element = uint16_t;
+  static constexpr bool kCoded = false;
   static constexpr uint32_t kPair = 2;
   TANDEM_INLINE static Vec weigh(Vec x) { return exp2_below_bf16(x); }
   TANDEM_INLINE static Vec store_weights(uint16_t* p, Vec v) { return store_rounded(p, v); }
@@ -54,6 +60,29 @@ struct Bf16Keys {
   TANDEM_INLINE static void restore_order(float* sums) { restore_pair_order(sums); }
 };
 
+// e4m3 codes, decoded to bf16 without their scales: a key's is multiplied with its scores, a value's with its
+// weights, which is exact for powers of two.
+struct CodedKeys : Bf16Keys {
+  static constexpr bool kCoded = true;
+};
+
+// A line of 64 codes as two of bf16, `gap` bytes apart.
+TANDEM_INLINE void decode_line(const std::byte* codes, std::byte* to, size_t gap) {
+  const Codes line = load_codes(codes);
+  store_bits(to, e4m3_bits<0>(line));
+  store_bits(to + gap, e4m3_bits<1>(line));
+}
+// The scale of a vector of them; 255 is NaN.
+TANDEM_INLINE float kv_scale(uint8_t exponent) {
+  const uint32_t bits = uint32_t{exponent} << 23 | (exponent == 255 ? 1u << 22 : 0);
+  float scale;
+  std::memcpy(&scale, &bits, sizeof bits);
+  return scale;
+}
+TANDEM_INLINE void load_kv_scales(const std::byte* from, float* to) {
+  for (uint32_t i = 0; i < kPanelTokens; ++i) to[i] = kv_scale(static_cast<uint8_t>(from[i]));
+}
+
 // `other` in the lanes from `lanes` on.
 TANDEM_INLINE Vec first_lanes_or(Vec v, uint32_t lanes, float other) {
   alignas(64) float all[16];
@@ -64,17 +93,23 @@ TANDEM_INLINE Vec first_lanes_or(Vec v, uint32_t lanes, float other) {
 
 // Turns the scores of one query, `panels` vectors of which panel i has lanes(i) keys, into weights in place,
 // as elements of the cache's dtype, 0 where there is no key. Writes the maximum and the denominator. Asks for
-// kSoftenAhead bytes a vector from `ahead` on meanwhile, or null.
-inline constexpr uint32_t kSoftenAhead = 128;
+// kSoftenAhead bytes a vector from `ahead` on meanwhile, or null. Of codes: scales [2][kTileKeys] of the keys
+// and values; the weights are multiplied with theirs, the denominator is not.
+template <class Keys>
+inline constexpr uint32_t kSoftenAhead = Keys::kCoded ? kLineBytes : 2 * kLineBytes;
 template <class Keys, class Lanes>
 TANDEM_INLINE void soften_tile(float* scores, uint32_t panels, const Lanes& lanes, float scale_log2,
-                               const std::byte* ahead, float* partial_end) {
+                               const float* scales, const std::byte* ahead, float* partial_end) {
   constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
   const Vec scale = set1(scale_log2);
+  const auto score_of = [&](uint32_t i) TANDEM_LAMBDA_INLINE {
+    const Vec score = load(scores + i * 16);
+    return Keys::kCoded ? mul(score, load(scales + i * 16)) : score;
+  };
   Vec most = set1(kMinusInfinity);
   for (uint32_t i = 0; i < panels; ++i) {
     const uint32_t n = lanes(i);
-    Vec score = mul(load(scores + i * 16), scale);
+    Vec score = mul(score_of(i), scale);
     if (n < 16) [[unlikely]]
       score = first_lanes_or(score, n, kMinusInfinity);
     most = max(score, most);
@@ -86,13 +121,21 @@ TANDEM_INLINE void soften_tile(float* scores, uint32_t panels, const Lanes& lane
   for (uint32_t i = 0; i < panels; ++i) {
     const uint32_t n = lanes(i);
     if (ahead != nullptr) {
-      prefetch(ahead + size_t{i} * kSoftenAhead);
-      prefetch(ahead + size_t{i} * kSoftenAhead + kLineBytes);
+      const std::byte* next = ahead + size_t{i} * kSoftenAhead<Keys>;
+      prefetch(next);
+      if (!Keys::kCoded) prefetch(next + kLineBytes);
     }
-    Vec weight = Keys::weigh(fma(load(scores + i * 16), scale, minus_maximum));
+    Vec weight = Keys::weigh(fma(score_of(i), scale, minus_maximum));
     if (n < 16) [[unlikely]]
       weight = first_lanes_or(weight, n, 0.0f);
-    sum = add(sum, Keys::store_weights(weights + i * 16, weight));
+    weight = Keys::store_weights(weights + i * 16, weight);
+    sum = add(sum, weight);
+    if constexpr (Keys::kCoded) {
+      weight = mul(weight, load(scales + kTileKeys + i * 16));
+      if (n < 16) [[unlikely]]
+        weight = first_lanes_or(weight, n, 0.0f);  // a scale that was never written may be NaN
+      Keys::store_weights(weights + i * 16, weight);
+    }
   }
   partial_end[0] = maximum;
   partial_end[1] = reduce_add(sum);

@@ -297,6 +297,8 @@ class CompressedSource {
 };
 
 struct CompressedPlan {
+  static constexpr bool kCodes = false;
+  static size_t decoded_bytes(const CompressedAttentionArgs&) { return 0; }
   static constexpr auto chunks = compressed_chunks;
   static CompressedSource source(const CompressedAttentionArgs& args, const AttentionGroup& group,
                                  uint32_t first_head) {

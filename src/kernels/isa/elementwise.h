@@ -1,5 +1,5 @@
-// Norm, rope, cache writes, combination of contributions, residual, conversion. One task is a row or a piece
-// of one; every value depends on its row alone.
+// Norm, rope, combination of contributions, residual, conversion. One task is a row or a piece of one; every
+// value depends on its row alone.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,6 @@
 #include "kernels/isa/isa_namespace.h"
 #include "kernels/isa/output.h"
 #include "kernels/kernel_args.h"
-#include "kernels/paged_kv_layout.h"
 
 namespace tandem::TANDEM_ISA_NAMESPACE {
 
@@ -104,72 +103,6 @@ TANDEM_INLINE void convert_row(const float* in, DType dtype, void* out, size_t o
   for (uint32_t i = 0; i < cols; i += 16) {
     const uint32_t lanes = lanes_at(i, cols);
     write_lanes(dtype, out, offset + i, load_lanes(in + i, lanes), lanes);
-  }
-}
-
-// Tokens of one task: those of a panel share their cache lines.
-inline constexpr size_t kTokensPerWrite = 16;
-
-inline size_t kv_write_tasks(const KvWriteArgs& args) {
-  if (args.num_kv_heads == 0) return row_tasks(args.rows.size(), args.first_width + args.second_width);
-  return (args.rows.size() + kTokensPerWrite - 1) / kTokensPerWrite;
-}
-
-TANDEM_INLINE std::byte* block_base(const KvCacheView& cache, const AttentionRow& at) {
-  return cache.base +
-         static_cast<size_t>(at.block_table[at.position / cache.tokens_per_block]) * cache.block_bytes;
-}
-
-// One head's key and value of one token. Pair: what a column of 4 bytes holds.
-template <class Element, uint32_t Pair>
-void write_key_value(const float* key, const float* value, const PagedKvLayout& layout, uint32_t head,
-                     uint32_t token, std::byte* base) {
-  const DType dtype = Pair == 1 ? DType::f32 : DType::bf16;
-  Element* keys = reinterpret_cast<Element*>(base) + layout.key(head, token, 0);
-  Element* values = reinterpret_cast<Element*>(base) + layout.value(head, token, 0);
-  const uint32_t dim = layout.head_dim;
-  for (uint32_t d = 0; d < dim; d += 16) {
-    const uint32_t lanes = lanes_at(d, dim);
-    alignas(64) Element narrow[16];
-    write_lanes(dtype, narrow, 0, load_lanes(key + d, lanes), 16);
-    for (uint32_t i = 0; i < lanes; i += Pair, keys += kPanelTokens * Pair)
-      std::memcpy(keys, narrow + i, Pair * sizeof(Element));
-    write_lanes(dtype, narrow, 0, load_lanes(value + d, lanes), 16);
-    for (uint32_t i = 0; i < lanes; ++i) values[(size_t{d} + i) * Pair] = narrow[i];
-  }
-}
-
-inline void kv_write_run(const KvWriteArgs& args, size_t task, std::byte*) {
-  const DType dtype = args.cache.dtype;
-  if (args.num_kv_heads == 0) {
-    const uint32_t width = args.first_width + args.second_width;
-    const PagedKvLayout layout{dtype, args.cache.tokens_per_block, 0, width};
-    for_task_rows(args.rows.size(), width, task, [&](size_t row) {
-      const AttentionRow& at = args.rows[row];
-      const size_t latent = layout.latent(at.position % args.cache.tokens_per_block);
-      std::byte* base = block_base(args.cache, at);
-      convert_row(args.first + row * args.first_stride, dtype, base, latent, args.first_width);
-      convert_row(args.second + row * args.second_stride, dtype, base, latent + args.first_width,
-                  args.second_width);
-    });
-    return;
-  }
-  const uint32_t head_dim = args.first_width / args.num_kv_heads;
-  const PagedKvLayout layout{dtype, args.cache.tokens_per_block, args.num_kv_heads, head_dim};
-  for (size_t row = task * kTokensPerWrite; row < args.rows.size() && row < (task + 1) * kTokensPerWrite;
-       ++row) {
-    const AttentionRow& at = args.rows[row];
-    const uint32_t token = at.position % args.cache.tokens_per_block;
-    std::byte* base = block_base(args.cache, at);
-    const float* key = args.first + row * args.first_stride;
-    const float* value = args.second + row * args.second_stride;
-    for (uint32_t head = 0; head < args.num_kv_heads; ++head, key += head_dim, value += head_dim) {
-      if (dtype == DType::f32) {
-        write_key_value<float, 1>(key, value, layout, head, token, base);
-      } else {
-        write_key_value<uint16_t, 2>(key, value, layout, head, token, base);
-      }
-    }
   }
 }
 

@@ -1,7 +1,8 @@
 // gqa: tiles of kTileKeys keys at fixed places from a sequence's first token on. The queries of a task (rows
 // that follow one another, times the heads that share keys) are a matrix: scores = queries x keys and sums =
 // weights x values are products of register tiles as in product.h, over panels of the cache in place
-// (paged_kv_layout.h). What a row computes depends on its own position and cache alone.
+// (paged_kv_layout.h), or over panels decoded from it a few at a time into scratch, where they stay in L1
+// while all queries use them. What a row computes depends on its own position and cache alone.
 #pragma once
 
 #include <cstddef>
@@ -20,14 +21,29 @@ struct PanelList {
   uint32_t count = 0;
   const std::byte* keys[kTilePanels];
   const std::byte* values[kTilePanels];
-  uint8_t lanes[kTilePanels];  // tokens that a panel may have
+  const std::byte* scales[kTilePanels];  // of codes
+  uint8_t lanes[kTilePanels];            // tokens that a panel may have
 };
+
+// A panel of codes as one of bf16. Of keys a line of codes becomes two columns of pairs of dimensions that
+// follow each other, of values a pair of tokens and the next one.
+inline void decode_keys(const std::byte* codes, uint32_t columns, std::byte* to) {
+  for (uint32_t c = 0; c < columns; ++c)
+    decode_line(codes + size_t{c} * kLineBytes, to + size_t{c} * 2 * kLineBytes, kLineBytes);
+}
+inline void decode_values(const std::byte* codes, uint32_t padded_dim, std::byte* to) {
+  const size_t stride = size_t{padded_dim} * 4;  // of a pair of tokens in bf16, of four in codes
+  for (uint32_t t = 0; t < kPanelTokens / 4; ++t, codes += stride, to += 2 * stride) {
+    for (size_t at = 0; at < stride; at += kLineBytes) decode_line(codes + at, to + at, stride);
+  }
+}
 
 // scores[r, 16 * panel + lane] = query r . key.
 struct ScoreArgs {
   const std::byte* const* panels = nullptr;
   const std::byte* const* ahead = nullptr;  // [ahead_count]: other panels, to be asked for meanwhile
   uint32_t ahead_count = 0;
+  uint32_t ahead_shift = 0;  // 1: they have half as many bytes
   uint32_t columns = 0;
   float* scores = nullptr;  // [rows, kScoreStride]
   TANDEM_INLINE void skip_panels(uint32_t count) {
@@ -57,7 +73,8 @@ struct ScoreTile {
 #pragma GCC unroll 4
     for (int p = 0; p < Panels; ++p) line[p] = args.panels[p];
     for (uint32_t column = 0; column < args.columns; ++column) {
-      for (uint32_t i = 0; i < args.ahead_count; ++i) prefetch(args.ahead[i] + size_t{column} * kLineBytes);
+      for (uint32_t i = 0; i < args.ahead_count; ++i)
+        prefetch(args.ahead[i] + (size_t{column} * kLineBytes >> args.ahead_shift));
       typename Product::Weights w[Panels];
 #pragma GCC unroll 4
       for (int p = 0; p < Panels; ++p) w[p] = Product::weights(line[p] + size_t{column} * kLineBytes);
@@ -83,6 +100,7 @@ struct ValueArgs {
   const std::byte* const* ahead = nullptr;    // panels of which the same places are asked for meanwhile:
   uint32_t ahead_first = 0, ahead_count = 0;  // these lines of four,
   uint32_t ahead_panel = 0;                   // from this panel on
+  uint32_t ahead_shift = 0;                   // 1: they have half as many bytes
   const uint8_t* lanes = nullptr;
   uint32_t begin = 0, end = 0;  // begin: of a panel
   size_t line_stride = 0;       // bytes between pairs of tokens
@@ -133,11 +151,11 @@ struct ValueTile {
       const std::byte* line = args.panels[panel] + args.offset;
       if (tokens == kPanelTokens) [[likely]] {
         const uint32_t ahead = panel < args.ahead_panel ? 0 : args.ahead_count;
-        const std::byte* next =
-            ahead == 0 ? line : args.ahead[panel] + args.offset + args.ahead_first * kLineBytes;
+        const std::byte* next = ahead == 0 ? line : args.ahead[panel];
+        size_t at = args.offset + args.ahead_first * kLineBytes;
         for (uint32_t t = 0; t < kPanelTokens; t += Keys::kPair, line += args.line_stride) {
-          for (uint32_t i = 0; i < ahead; ++i) prefetch(next + i * kLineBytes);
-          next += args.line_stride;
+          for (uint32_t i = 0; i < ahead; ++i) prefetch(next + ((at + i * kLineBytes) >> args.ahead_shift));
+          at += args.line_stride;
           step(line, t, both);
         }
       } else {
@@ -161,6 +179,7 @@ template <class Keys>
 class GqaTask {
  public:
   using Element = typename Keys::Element;
+  using Tile = typename Keys::Tile;
 
   GqaTask(const GqaArgs& args, const AttentionGroup& group, std::byte* scratch)
       : args_(args),
@@ -170,8 +189,12 @@ class GqaTask {
     row_floats_ = size_t{chunks_.per_chunk} * partial_floats(args.head_dim);
     padded_dim_ = layout_.padded_dim();
     stride_ = partial_floats(args.head_dim);
-    query_stride_ = layout_.key_columns() * Keys::kPair;
+    columns_ = (args.head_dim + Keys::kPair - 1) / Keys::kPair;
+    query_stride_ = columns_ * Keys::kPair;
     const size_t queries = size_t{group.rows} * chunks_.per_chunk;
+    decoded_ = scratch;
+    scales_ = reinterpret_cast<float*>(scratch + kDecodedPanels * decoded_panel_bytes(args.head_dim));
+    scratch += gqa_decoded_bytes(args);
     query_ = reinterpret_cast<Element*>(scratch);
     scores_ = reinterpret_cast<float*>(scratch) + queries * (padded_dim_ + 16);
     part_ = scores_ + queries * kScoreStride;
@@ -271,11 +294,15 @@ class GqaTask {
     const int32_t* table = args_.rows[group_.first_row].block_table;
     const uint32_t panels = layout_.panels(), tokens = args_.cache.tokens_per_block;
     uint32_t block = tile * kTilePanels / panels, panel = tile * kTilePanels % panels;
-    const size_t bytes = sizeof(Element);
+    const size_t bytes = layout_.element_bytes();
     for (uint32_t i = 0; i < list.count; ++i) {
       const std::byte* base = args_.cache.base + static_cast<size_t>(table[block]) * args_.cache.block_bytes;
       list.keys[i] = base + layout_.key_panel(kv_head, panel) * bytes;
       list.values[i] = base + layout_.value_panel(kv_head, panel) * bytes;
+      if constexpr (Keys::kCoded) {
+        list.scales[i] = base + layout_.scales(kv_head, panel);
+        prefetch(list.scales[i]);
+      }
       const uint32_t lanes = tokens - panel * kPanelTokens;
       list.lanes[i] = static_cast<uint8_t>(lanes < kPanelTokens ? lanes : kPanelTokens);
       if (++panel == panels) {
@@ -287,10 +314,36 @@ class GqaTask {
     for (uint32_t i = list.count; i < kTilePanels; ++i) list.keys[i] = list.keys[list.count - 1];
   }
 
+  // Codes: the scales of a tile, and panels of it, decoded as they are needed.
+  void load_scales(const PanelList& list) {
+    for (uint32_t i = 0; i < list.count; ++i) {
+      load_kv_scales(list.scales[i], scales_ + i * kPanelTokens);
+      load_kv_scales(list.scales[i] + kPanelTokens, scales_ + kTileKeys + i * kPanelTokens);
+    }
+  }
+  std::byte* decoded_panel(uint32_t panel) const {
+    return decoded_ + panel % kDecodedPanels * decoded_panel_bytes(args_.head_dim);
+  }
+  // Where the keys of panels [begin, end) are.
+  const std::byte* const* keys_of(const PanelList& list, uint32_t begin, uint32_t end) {
+    if constexpr (Keys::kCoded) {
+      for (uint32_t p = begin; p < end; ++p) {
+        panels_[p] = decoded_panel(p);
+        decode_keys(list.keys[p], layout_.key_columns(), decoded_panel(p));
+      }
+      return panels_ + begin;
+    } else {
+      return list.keys + begin;
+    }
+  }
+
   // Partial results of the rows from `first` on, which have keys in the tile. `cold`: nobody has asked for
   // the tile's keys yet.
   void run_tile(uint32_t tile, uint32_t first, const PanelList& list, const PanelList& next, bool cold,
                 float* partial) {
+    static_assert(kGroupPanels <= kDecodedPanels);
+    if constexpr (Keys::kCoded) load_scales(list);
+    constexpr uint32_t kAheadShift = Keys::kCoded ? 1 : 0;
     const uint32_t queries = (group_.rows - first) * heads_;
     const Element* query = query_ + size_t{first} * heads_ * query_stride_;
     partial += size_t{first} * heads_ * stride_;
@@ -305,21 +358,23 @@ class GqaTask {
       for (uint32_t i = p; i < p + panels; ++i) ahead[ahead_count++] = list.values[i];
       for (uint32_t i = p + kGroupPanels; cold && i < p + 2 * kGroupPanels && i < list.count; ++i)
         ahead[ahead_count++] = list.keys[i];
+      const std::byte* const* keys = keys_of(list, p, p + panels);
       for_row_tiles(queries - skipped * heads_, [&](uint32_t row, uint32_t height, uint32_t t, uint32_t of) {
         row += skipped * heads_;
         for (uint32_t r = 0; r < height; ++r) rows[r] = query + size_t{row + r} * query_stride_;
         ScoreArgs score;
-        score.panels = list.keys + p;
+        score.panels = keys;
         score.ahead = ahead + ahead_count * t / of;
         score.ahead_count = ahead_count * (t + 1) / of - ahead_count * t / of;
-        score.columns = layout_.key_columns();
+        score.ahead_shift = kAheadShift;
+        score.columns = columns_;
         score.scores = scores_ + size_t{row} * kScoreStride + p * kPanelTokens;
-        run_tile_row<ScoreTile<Keys>>(score, panels, rows, height, 0);
+        run_tile_row<ScoreTile<Tile>>(score, panels, rows, height, 0);
       });
     }
     const float scale = args_.scale * kLog2E;
     // Some of the next tile's keys already, a panel a query, so that memory is not idle.
-    const bool small = layout_.key_columns() * kLineBytes <= kTilePanels * kSoftenAhead;
+    const bool small = layout_.key_columns() * kLineBytes <= kTilePanels * kSoftenAhead<Keys>;
     const uint32_t asked = next.count == 0 || !small   ? 0
                            : queries < kTilePanels / 4 ? queries
                                                        : kTilePanels / 4;
@@ -331,15 +386,16 @@ class GqaTask {
             const uint32_t left = places - i * kPanelTokens;
             return left < list.lanes[i] ? left : uint32_t{list.lanes[i]};
           },
-          scale, q < asked ? next.keys[q] : nullptr, partial + size_t{q} * stride_ + padded_dim_);
+          scale, scales_, q < asked ? next.keys[q] : nullptr, partial + size_t{q} * stride_ + padded_dim_);
     }
     ValueArgs value;
-    value.panels = list.values;
+    value.panels = Keys::kCoded ? panels_ : list.values;
     value.ahead_panel = asked;
+    value.ahead_shift = kAheadShift;
     value.lanes = list.lanes;
     value.line_stride = size_t{padded_dim_} * Keys::kPair * sizeof(Element);
     value.sums_stride = stride_;
-    const auto add_values = [&](uint32_t query_begin, uint32_t count) {
+    const auto add_decoded = [&](uint32_t query_begin, uint32_t count) {
       for_row_tiles(count, [&](uint32_t row, uint32_t height, uint32_t t, uint32_t of) {
         const size_t at = query_begin + row;
         for (uint32_t r = 0; r < height; ++r)
@@ -347,8 +403,35 @@ class GqaTask {
         value.ahead_first = kGroupPanels * t / of;
         value.ahead_count = value.ahead == nullptr ? 0 : kGroupPanels * (t + 1) / of - value.ahead_first;
         value.sums = partial + at * stride_;
-        run_tile_row<ValueTile<Keys>>(value, padded_dim_ / 16, rows, height, 0);
+        run_tile_row<ValueTile<Tile>>(value, padded_dim_ / 16, rows, height, 0);
       });
+    };
+    // The panel behind the last that was decoded; of the kDecodedPanels that it is one of, those before it
+    // are there too.
+    uint32_t decoded_end = 0;
+    const auto add_values = [&](uint32_t query_begin, uint32_t count) {
+      if constexpr (Keys::kCoded) {
+        const uint32_t begin = value.begin, end = value.end;
+        const bool resume = value.resume;
+        for (; value.begin < end; value.begin = value.end, value.resume = true) {
+          const uint32_t begin_panel = value.begin / kPanelTokens;
+          const uint32_t most = (begin_panel / kDecodedPanels + 1) * kDecodedPanels * kPanelTokens;
+          value.end = end < most ? end : most;
+          const uint32_t end_panel = (value.end + kPanelTokens - 1) / kPanelTokens;
+          // Rows that follow each other mostly end in the same panel.
+          for (uint32_t p = begin_panel; end_panel != decoded_end && p < end_panel; ++p) {
+            panels_[p] = decoded_panel(p);
+            decode_values(list.values[p], padded_dim_, decoded_panel(p));
+          }
+          decoded_end = end_panel;
+          add_decoded(query_begin, count);
+        }
+        value.begin = begin;
+        value.end = end;
+        value.resume = resume;
+      } else {
+        add_decoded(query_begin, count);
+      }
     };
     // Rows with the same number of whole panels: these together, then what is left of each row.
     for (uint32_t begin = first, end = first; begin < group_.rows; begin = end) {
@@ -389,6 +472,10 @@ class GqaTask {
   PagedKvLayout layout_;
   uint32_t kv_head_ = 0, first_head_ = 0, heads_ = 0;  // of the chunk
   uint32_t padded_dim_;
+  uint32_t columns_;                      // of a key
+  std::byte* decoded_;                    // [kDecodedPanels] panels of keys or values, if coded
+  float* scales_;                         // [keys, values][kTileKeys], if coded
+  const std::byte* panels_[kTilePanels];  // those of a tile that are decoded
   size_t row_floats_, stride_, query_stride_;
   Element* query_;  // [rows * heads, query_stride_]
   float* scores_;   // [rows * heads, kScoreStride]; then the weights
@@ -416,6 +503,8 @@ void gqa_task(const GqaArgs& args, size_t task, std::byte* scratch) {
 inline void gqa_run(const GqaArgs& args, size_t task, std::byte* scratch) {
   if (args.cache.dtype == DType::f32) {
     gqa_task<F32Keys>(args, task, scratch);
+  } else if (args.cache.dtype == DType::f8_e4m3) {
+    gqa_task<CodedKeys>(args, task, scratch);
   } else {
     gqa_task<Bf16Keys>(args, task, scratch);
   }

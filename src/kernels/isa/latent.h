@@ -33,6 +33,7 @@ inline constexpr uint32_t kLatentDims = 32;
 struct LatentTile {
   uint32_t count = 0;                          // keys
   const std::byte* keys[kLatentTileKeys + 1];  // beyond count: the last one again, up to a register tile
+  uint8_t scales[kLatentTileKeys];             // of codes
 };
 
 // scores[key, q] = query q . key for 16 * Vecs queries and kLatentKeys keys.
@@ -132,7 +133,9 @@ class QueryLane {
 struct LatentValues {
   const LatentTile* tile = nullptr;
   const LatentTile* ahead = nullptr;  // whose keys are asked for; or null
-  uint32_t ahead_tail = 0;            // bytes between the value's end and the key's
+  uint32_t ahead_tail = 0;            // bytes between the value's end and the key's,
+  uint32_t ahead_tail_at = 0;         // from here on
+  uint32_t ahead_shift = 0;           // 1: its values have half as many bytes
   uint32_t begin = 0, end = 0;        // keys; begin: of a pair
   uint32_t dim = 0;                   // first dimension
   uint32_t value_dim = 0;
@@ -172,10 +175,10 @@ void latent_values(const LatentValues& args) {
       if (args.ahead != nullptr) {
 #pragma GCC unroll 2
         for (uint32_t i = 0; i < Keys::kPair; ++i) {
-          const std::byte* next = args.ahead->keys[k + i] + offset;
-          prefetch(next);
-          if (sizeof(Element) == 4) prefetch(next + 64);
-          if (offset < args.ahead_tail) prefetch(next + args.value_dim * sizeof(Element));
+          const std::byte* next = args.ahead->keys[k + i];
+          prefetch(next + (offset >> args.ahead_shift));
+          if (sizeof(Element) == 4) prefetch(next + offset + 64);
+          if (offset < args.ahead_tail) prefetch(next + args.ahead_tail_at + offset);
         }
       }
       typename Product::Weights w[2];
@@ -239,13 +242,18 @@ void latent_value_rows(LatentValues args, uint32_t first, uint32_t count) {
 //   void query(uint32_t row, uint32_t h, const QueryLane&) puts it there
 //   void write(uint32_t row, uint32_t h, const float* total, uint32_t padded_dim)
 //   float sink(uint32_t h)                       score of a key without a value, if kSinks
+// and of a cache of codes:
+//   uint8_t scale(uint32_t i)                    of the i-th key
+//   void decode(const std::byte* key, std::byte* to)  key and value in bf16, without the scale
+//   uint32_t value_codes()                       bytes before the rotated part
 template <class Keys, class Source>
 class LatentTask {
  public:
   using Element = typename Keys::Element;
+  using Tile = typename Keys::Tile;
 
   LatentTask(const Source& source, uint32_t rows, uint32_t tiles, uint32_t heads, uint32_t key_dim,
-             uint32_t value_dim, float scale, size_t row_floats, std::byte* scratch)
+             uint32_t value_dim, float scale, size_t row_floats, size_t decoded_bytes, std::byte* scratch)
       : source_(source),
         rows_(rows),
         tiles_(tiles),
@@ -258,7 +266,10 @@ class LatentTask {
     padded_dim_ = latent_padded_dim(value_dim);
     stride_ = padded_dim_ + 16;
     columns_ = (key_dim + Keys::kPair - 1) / Keys::kPair;
-    query_ = scratch;
+    decoded_ = scratch;
+    key_scales_ = reinterpret_cast<float*>(scratch + decoded_bytes) - kLatentTileKeys;
+    decoded_row_ = decoded_bytes / kLatentTileKeys - sizeof(float);
+    query_ = scratch + decoded_bytes;
     scores_ = reinterpret_cast<float*>(query_ + size_t{columns_} * vectors_ * kLineBytes);
     part_ = scores_ + size_t{kLatentTileKeys} * vectors_ * 16;
     total_ = part_ + size_t{rows} * heads * stride_;
@@ -333,6 +344,26 @@ class LatentTask {
     list.count = tile_keys(tile, rows_ - 1);
     for (uint32_t i = 0; i < list.count; ++i) list.keys[i] = source_.key(tile * kLatentTileKeys + i);
     for (uint32_t i = list.count; i < kLatentTileKeys; ++i) list.keys[i] = list.keys[list.count - 1];
+    if constexpr (Keys::kCoded) {
+      for (uint32_t i = 0; i < list.count; ++i) list.scales[i] = source_.scale(tile * kLatentTileKeys + i);
+    }
+  }
+
+  // Of codes: the tile's keys decoded in scratch.
+  const LatentTile& decoded(const LatentTile& list, LatentTile& to) {
+    if constexpr (Keys::kCoded) {
+      to.count = list.count;
+      for (uint32_t i = 0; i < list.count; ++i) {
+        std::byte* row = decoded_ + i * decoded_row_;
+        source_.decode(list.keys[i], row);
+        to.keys[i] = row;
+        key_scales_[i] = kv_scale(list.scales[i]);
+      }
+      for (uint32_t i = list.count; i < kLatentTileKeys; ++i) to.keys[i] = to.keys[list.count - 1];
+      return to;
+    } else {
+      return list;
+    }
   }
 
   // Turns the scores of 16 queries into weights in place, pairs of keys side by side.
@@ -351,8 +382,12 @@ class LatentTask {
       return load(all);
     };
     Vec most = minus_infinity;
+    const auto score_of = [&](uint32_t k) TANDEM_LAMBDA_INLINE {
+      const Vec score = load(scores + k * stride);
+      return Keys::kCoded ? mul(score, set1(key_scales_[k])) : score;
+    };
     for (uint32_t k = 0; k < keys; ++k) {
-      Vec score = mul(load(scores + k * stride), scale);
+      Vec score = mul(score_of(k), scale);
       if (k >= common) [[unlikely]]
         score = own(score, k, -std::numeric_limits<float>::infinity());
       most = max(score, most);
@@ -360,7 +395,7 @@ class LatentTask {
     const Vec minus_maximum = sub(zero(), most);
     const auto weigh = [&](uint32_t k) TANDEM_LAMBDA_INLINE {
       if (k >= keys) return zero();
-      const Vec weight = Keys::weigh(fma(load(scores + k * stride), scale, minus_maximum));
+      const Vec weight = Keys::weigh(fma(score_of(k), scale, minus_maximum));
       if (k >= common) [[unlikely]]
         return own(weight, k, 0.0f);
       return weight;
@@ -376,6 +411,17 @@ class LatentTask {
         Vec first = weigh(k), second = weigh(k + 1);
         store_rounded_pairs(reinterpret_cast<std::byte*>(to), first, second);
         sum = add(add(sum, first), second);
+        if constexpr (Keys::kCoded) {
+          // Not where there is no key: its scale may be NaN.
+          const auto scaled = [&](Vec weight, uint32_t key) {
+            if (key >= keys) return zero();
+            const Vec product = mul(weight, set1(key_scales_[key]));
+            return key >= common ? own(product, key, 0.0f) : product;
+          };
+          first = scaled(first, k);
+          second = scaled(second, k + 1);
+          store_rounded_pairs(reinterpret_cast<std::byte*>(to), first, second);
+        }
       }
     }
     alignas(64) float ends[2][16];
@@ -390,8 +436,10 @@ class LatentTask {
   }
 
   // Partial results of the rows that have keys in the tile.
-  void run_tile(uint32_t tile, const LatentTile& list, const LatentTile& next, float* partial) {
-    latent_score_tile<Keys>(query_, vectors_, list, key_dim_, scores_);
+  void run_tile(uint32_t tile, const LatentTile& source, const LatentTile& next, float* partial) {
+    LatentTile space;
+    const LatentTile& list = decoded(source, space);
+    latent_score_tile<Tile>(query_, vectors_, list, key_dim_, scores_);
     const uint32_t first = first_row_of(tile);
     for (uint32_t v = 0; v < vectors_; ++v) {
       uint32_t counts[16];
@@ -407,6 +455,12 @@ class LatentTask {
     values.value_dim = value_dim_;
     values.ahead = next.count == 0 ? nullptr : &next;
     values.ahead_tail = static_cast<uint32_t>((key_dim_ - value_dim_) * sizeof(Element));
+    if constexpr (Keys::kCoded) {
+      values.ahead_tail_at = source_.value_codes();
+      values.ahead_shift = 1;
+    } else {
+      values.ahead_tail_at = static_cast<uint32_t>(value_dim_ * sizeof(Element));
+    }
     values.weights = reinterpret_cast<const std::byte*>(scores_);
     values.weight_stride = size_t{vectors_} * 64;
     values.sums = partial;
@@ -414,13 +468,13 @@ class LatentTask {
     const uint32_t least = tile_keys(tile, first), most = list.count;
     const uint32_t common = least == most ? most : least / Keys::kPair * Keys::kPair;
     values.end = common;
-    if (common != 0) latent_value_rows<Keys>(values, first * heads_, (rows_ - first) * heads_);
+    if (common != 0) latent_value_rows<Tile>(values, first * heads_, (rows_ - first) * heads_);
     values.ahead = nullptr;
     values.begin = common;
     values.resume = common != 0;
     for (uint32_t row = first; row < rows_; ++row) {
       values.end = tile_keys(tile, row);
-      if (values.end != common) latent_value_rows<Keys>(values, row * heads_, heads_);
+      if (values.end != common) latent_value_rows<Tile>(values, row * heads_, heads_);
     }
   }
 
@@ -438,14 +492,18 @@ class LatentTask {
   size_t row_floats_;
   uint32_t vectors_, padded_dim_, columns_;
   size_t stride_;
-  std::byte* query_;  // [columns_][vectors_ * 16 queries][pair]
-  float* scores_;     // [keys of a tile][vectors_ * 16]; then the weights, [pairs of keys][queries][pair]
-  float* part_;       // [queries, stride_]
+  std::byte* decoded_;  // [kLatentTileKeys][decoded_row_ bytes], if coded
+  size_t decoded_row_;
+  float* key_scales_;  // [kLatentTileKeys], if coded
+  std::byte* query_;   // [columns_][vectors_ * 16 queries][pair]
+  float* scores_;      // [keys of a tile][vectors_ * 16]; then the weights, [pairs of keys][queries][pair]
+  float* part_;        // [queries, stride_]
   float* total_;
 };
 
 // A planned kernel over a Source. Plan says how its arguments are read:
-//   HeadChunks chunks(args); Source source(args, group, first_head); key_dim, value_dim, is_f32 (args)
+//   HeadChunks chunks(args); Source source(args, group, first_head); key_dim, value_dim, is_f32 (args);
+//   kCodes: its cache may have codes; decoded_bytes(args): of scratch, 0 if it has none
 // Calls body(task of the chunk, its partial results).
 template <class Plan, class Keys, class Args, class Body>
 TANDEM_INLINE void with_chunk(const Args& args, const AttentionGroup& group, uint32_t chunk,
@@ -454,9 +512,9 @@ TANDEM_INLINE void with_chunk(const Args& args, const AttentionGroup& group, uin
   const uint32_t value_dim = Plan::value_dim(args);
   const size_t row_floats = size_t{chunks.per_chunk} * (latent_padded_dim(value_dim) + 16);
   const auto source = Plan::source(args, group, chunk * chunks.per_chunk);
-  LatentTask<Keys, std::remove_const_t<decltype(source)>> task(source, group.rows, group.tiles,
-                                                               chunks.heads(chunk), Plan::key_dim(args),
-                                                               value_dim, args.scale, row_floats, scratch);
+  LatentTask<Keys, std::remove_const_t<decltype(source)>> task(
+      source, group.rows, group.tiles, chunks.heads(chunk), Plan::key_dim(args), value_dim, args.scale,
+      row_floats, Plan::decoded_bytes(args), scratch);
   body(task, args.plan->partials + group.partials + size_t{chunk} * group.tiles * group.rows * row_floats);
 }
 
@@ -476,6 +534,9 @@ void latent_task(const Args& args, size_t task, std::byte* scratch) {
 }
 template <class Plan, class Args>
 void latent_run(const Args& args, size_t task, std::byte* scratch) {
+  if constexpr (Plan::kCodes) {
+    if (Plan::decoded_bytes(args) != 0) return latent_task<Plan, CodedKeys>(args, task, scratch);
+  }
   if (Plan::is_f32(args)) {
     latent_task<Plan, F32Keys>(args, task, scratch);
   } else {

@@ -9,6 +9,7 @@
 #include "kernels/isa/gqa.h"
 #include "kernels/isa/hyper_connection.h"
 #include "kernels/isa/isa_namespace.h"
+#include "kernels/isa/kv_write.h"
 #include "kernels/isa/matmul.h"
 #include "kernels/isa/mla.h"
 #include "kernels/isa/quantize.h"

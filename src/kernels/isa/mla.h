@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/attention_shape.h"
 #include "kernels/isa/isa_namespace.h"
@@ -15,14 +16,24 @@ class MlaSource {
   static constexpr bool kSinks = false;
 
   MlaSource(const MlaArgs& args, const AttentionGroup& group, uint32_t first_head)
-      : args_(args), group_(group), first_head_(first_head), table_(args.rows[group.first_row].block_table) {
-    token_bytes_ = size_t{args.latent_dim + args.rope_dim} * (args.cache.dtype == DType::f32 ? 4 : 2);
-  }
+      : args_(args),
+        group_(group),
+        first_head_(first_head),
+        table_(args.rows[group.first_row].block_table),
+        layout_(mla_layout(args)) {}
   uint32_t keys(uint32_t row) const { return args_.rows[group_.first_row].position + row + 1; }
   const std::byte* key(uint32_t position) const {
-    const uint32_t tokens = args_.cache.tokens_per_block;
-    return args_.cache.base + static_cast<size_t>(table_[position / tokens]) * args_.cache.block_bytes +
-           position % tokens * token_bytes_;
+    return block_of(position) + layout_.latent(position % args_.cache.tokens_per_block);
+  }
+  uint8_t scale(uint32_t position) const {
+    return static_cast<uint8_t>(
+        block_of(position)[layout_.latent_scale(position % args_.cache.tokens_per_block)]);
+  }
+  uint32_t value_codes() const { return layout_.latent_codes(); }
+  void decode(const std::byte* key, std::byte* to) const {
+    const uint32_t codes = layout_.latent_codes();
+    for (uint32_t d = 0; d < codes; d += kLineBytes) decode_line(key + d, to + size_t{d} * 2, kLineBytes);
+    std::memcpy(to + size_t{args_.latent_dim} * 2, key + codes, size_t{args_.rope_dim} * 2);
   }
   template <class Lane>
   void query(uint32_t row, uint32_t h, const Lane& lane) const {
@@ -41,14 +52,21 @@ class MlaSource {
   }
 
  private:
+  const std::byte* block_of(uint32_t position) const {
+    return args_.cache.base +
+           static_cast<size_t>(table_[position / args_.cache.tokens_per_block]) * args_.cache.block_bytes;
+  }
+
   const MlaArgs& args_;
   const AttentionGroup& group_;
   uint32_t first_head_;
   const int32_t* table_;
-  size_t token_bytes_;
+  PagedKvLayout layout_;
 };
 
 struct MlaPlan {
+  static constexpr bool kCodes = true;
+  static constexpr auto decoded_bytes = mla_decoded_bytes;
   static constexpr auto chunks = mla_chunks;
   static MlaSource source(const MlaArgs& args, const AttentionGroup& group, uint32_t first_head) {
     return MlaSource(args, group, first_head);

@@ -31,13 +31,13 @@ TANDEM_INLINE float float_of(uint32_t bits) {
   return value;
 }
 
-// The exponent field of the smallest power of two s, at least 2^-22, for which `magnitude` (the bits of a
-// float32 without its sign) is at most 448 s; 255 for infinity and NaN. 448 = 1.75 * 2^8 is the largest e4m3
-// value.
-TANDEM_INLINE uint32_t scale_exponent(uint32_t magnitude) {
+// The exponent field of the smallest power of two s, at least that of `least`, for which `magnitude` (the
+// bits of a float32 without its sign) is at most 448 s; 255 for infinity and NaN. 448 = 1.75 * 2^8 is the
+// largest e4m3 value.
+TANDEM_INLINE uint32_t scale_exponent(uint32_t magnitude, uint32_t least = kSmallestScaleExponent) {
   if (magnitude >= kInfinityBits) return 255;
   const uint32_t power = (magnitude >> 23) + ((magnitude & 0x7fffffu) > 0x600000u ? 1 : 0);
-  return power < kSmallestScaleExponent + 8 ? kSmallestScaleExponent : power - 8;
+  return power < least + 8 ? least : power - 8;
 }
 
 // Calls body(first element, lanes, vector) for [begin, end) of a row.
