@@ -43,7 +43,7 @@ REFUSED = [
      "afd.ffn_rank: 2 of afd.num_ffn_ranks 2"),
     (["up", "--model", ARITH, "--kv-cache-dtype", "fp8", "--compute-dtype", "float32", "--once"],
      "engine.kv_cache_dtype: fp8 with engine.compute_dtype float32 is not supported; use auto (float32 is the reference mode"),
-    (["serve", "--model", ARITH, "--kv-cache-dtype", "fp8_e5m2"], "engine.kv_cache_dtype: 'fp8_e5m2' is not one of auto, bf16, fp8, fp8_e4m3"),
+    (["serve", "--model", ARITH, "--kv-cache-dtype", "fp8_e5m2"], "engine.kv_cache_dtype: 'fp8_e5m2' is not one of auto | bf16 | fp8 | fp8_e4m3"),
     (["inspect", str(ROOT / "tests" / "fixtures" / "deepseek_v4"), "--kv-cache-dtype", "fp8"], "engine.kv_cache_dtype: fp8 with deepseek_v4"),
     (["up", "--model", ARITH, "--transport", "carrier-pigeon"], "up.transport: 'carrier-pigeon' is not one of"),
     (["ffn", "--model", ARITH, "--listen", "tcp://0.0.0.0:0"], "--insecure"),

@@ -12,12 +12,14 @@ from tests.placement.test_bit_equality import ROOT, outcome
 MODELS = {"arith": ARITH, **{name: ROOT / "tests" / "fixtures" / name for name in ("qwen3_moe", "mixtral", "granitemoe", "deepseek_v2", "deepseek_v3")}}
 
 
-def run(model, prompts, *flags, status=0):
+def run(model, prompts, *flags):
+    if "--kv-cache-tokens" not in flags:
+        flags = (*flags, "--kv-cache-tokens", "2048")
     done = subprocess.run([BINARY, "generate", "--model", str(MODELS[model]), "--prompts-file", str(prompts), "--json", "--ignore-eos",
-                           "--max-tokens", "6", "--max-context-tokens", "256", "--kv-cache-tokens", "2048", "--log-level", "info", *flags],
+                           "--max-tokens", "6", "--max-context-tokens", "256", "--log-level", "info", *flags],
                           capture_output=True, text=True, timeout=120)
-    assert done.returncode == status, done.stderr
-    return (json.loads(done.stdout) if status == 0 else None), done.stderr
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
 
 
 @pytest.fixture
