@@ -58,5 +58,6 @@ def test_the_pool_takes_half_the_memory(tmp_path):
         done = subprocess.run([BINARY, "inspect", str(ARITH), "--kv-cache-dtype", dtype, "--json"], capture_output=True, text=True, timeout=60)
         document[dtype] = json.loads(done.stdout)
     assert (document["bf16"]["kv_dtype"], document["fp8"]["kv_dtype"]) == ("bf16", "f8_e4m3")
-    assert 0.5 < document["fp8"]["kv_bytes_per_token"] / document["bf16"]["kv_bytes_per_token"] < 0.54
+    # Of 64 + 16 values the 16 of the rotated part stay bf16, and blocks are whole cache lines.
+    assert 0.5 < document["fp8"]["kv_bytes_per_token"] / document["bf16"]["kv_bytes_per_token"] < 0.65
     assert "of bf16" in pools["bf16"] and "of f8_e4m3" in pools["fp8"], pools
