@@ -43,7 +43,7 @@ struct ScoreArgs {
   const std::byte* const* panels = nullptr;
   const std::byte* const* ahead = nullptr;  // [ahead_count]: other panels, to be asked for meanwhile
   uint32_t ahead_count = 0;
-  uint32_t ahead_shift = 0;  // 1: they have half as many bytes
+  size_t ahead_gap = 0;  // bytes between what is asked for at one column and at the next
   uint32_t columns = 0;
   float* scores = nullptr;  // [rows, kScoreStride]
   TANDEM_INLINE void skip_panels(uint32_t count) {
@@ -72,9 +72,9 @@ struct ScoreTile {
     }
 #pragma GCC unroll 4
     for (int p = 0; p < Panels; ++p) line[p] = args.panels[p];
-    for (uint32_t column = 0; column < args.columns; ++column) {
-      for (uint32_t i = 0; i < args.ahead_count; ++i)
-        prefetch(args.ahead[i] + (size_t{column} * kLineBytes >> args.ahead_shift));
+    size_t at = 0;
+    for (uint32_t column = 0; column < args.columns; ++column, at += args.ahead_gap) {
+      for (uint32_t i = 0; i < args.ahead_count; ++i) prefetch(args.ahead[i] + at);
       typename Product::Weights w[Panels];
 #pragma GCC unroll 4
       for (int p = 0; p < Panels; ++p) w[p] = Product::weights(line[p] + size_t{column} * kLineBytes);
@@ -100,7 +100,8 @@ struct ValueArgs {
   const std::byte* const* ahead = nullptr;    // panels of which the same places are asked for meanwhile:
   uint32_t ahead_first = 0, ahead_count = 0;  // these lines of four,
   uint32_t ahead_panel = 0;                   // from this panel on
-  uint32_t ahead_shift = 0;                   // 1: they have half as many bytes
+  size_t ahead_gap = kLineBytes;              // bytes between two lines: half of them if these are codes
+  size_t ahead_stride = 0;                    // the same between pairs of tokens
   const uint8_t* lanes = nullptr;
   uint32_t begin = 0, end = 0;  // begin: of a panel
   size_t line_stride = 0;       // bytes between pairs of tokens
@@ -151,11 +152,12 @@ struct ValueTile {
       const std::byte* line = args.panels[panel] + args.offset;
       if (tokens == kPanelTokens) [[likely]] {
         const uint32_t ahead = panel < args.ahead_panel ? 0 : args.ahead_count;
-        const std::byte* next = ahead == 0 ? line : args.ahead[panel];
-        size_t at = args.offset + args.ahead_first * kLineBytes;
+        const std::byte* next =
+            ahead == 0 ? line
+                       : args.ahead[panel] + (args.offset / kLineBytes + args.ahead_first) * args.ahead_gap;
         for (uint32_t t = 0; t < kPanelTokens; t += Keys::kPair, line += args.line_stride) {
-          for (uint32_t i = 0; i < ahead; ++i) prefetch(next + ((at + i * kLineBytes) >> args.ahead_shift));
-          at += args.line_stride;
+          for (uint32_t i = 0; i < ahead; ++i) prefetch(next + i * args.ahead_gap);
+          next += args.ahead_stride;
           step(line, t, both);
         }
       } else {
@@ -343,7 +345,7 @@ class GqaTask {
                 float* partial) {
     static_assert(kGroupPanels <= kDecodedPanels);
     if constexpr (Keys::kCoded) load_scales(list);
-    constexpr uint32_t kAheadShift = Keys::kCoded ? 1 : 0;
+    constexpr size_t kAheadGap = Keys::kCoded ? kLineBytes / 2 : kLineBytes;
     const uint32_t queries = (group_.rows - first) * heads_;
     const Element* query = query_ + size_t{first} * heads_ * query_stride_;
     partial += size_t{first} * heads_ * stride_;
@@ -366,7 +368,7 @@ class GqaTask {
         score.panels = keys;
         score.ahead = ahead + ahead_count * t / of;
         score.ahead_count = ahead_count * (t + 1) / of - ahead_count * t / of;
-        score.ahead_shift = kAheadShift;
+        score.ahead_gap = kAheadGap;
         score.columns = columns_;
         score.scores = scores_ + size_t{row} * kScoreStride + p * kPanelTokens;
         run_tile_row<ScoreTile<Tile>>(score, panels, rows, height, 0);
@@ -391,9 +393,10 @@ class GqaTask {
     ValueArgs value;
     value.panels = Keys::kCoded ? panels_ : list.values;
     value.ahead_panel = asked;
-    value.ahead_shift = kAheadShift;
+    value.ahead_gap = kAheadGap;
     value.lanes = list.lanes;
     value.line_stride = size_t{padded_dim_} * Keys::kPair * sizeof(Element);
+    value.ahead_stride = value.line_stride / kLineBytes * kAheadGap;
     value.sums_stride = stride_;
     const auto add_decoded = [&](uint32_t query_begin, uint32_t count) {
       for_row_tiles(count, [&](uint32_t row, uint32_t height, uint32_t t, uint32_t of) {

@@ -159,6 +159,7 @@ void latent_values(const LatentValues& args) {
       sums[r][v] = args.resume ? load(args.sums + r * args.sums_stride + v * 16) : zero();
   }
   const size_t offset = size_t{args.dim} * sizeof(Element);
+  const size_t ahead_offset = offset >> args.ahead_shift;
   const std::byte* weights = args.weights + args.begin / Keys::kPair * args.weight_stride;
   const std::byte* const* keys = args.tile->keys;
   const auto add_pair = [&](const typename Product::Weights(&w)[2]) TANDEM_LAMBDA_INLINE {
@@ -176,7 +177,7 @@ void latent_values(const LatentValues& args) {
 #pragma GCC unroll 2
         for (uint32_t i = 0; i < Keys::kPair; ++i) {
           const std::byte* next = args.ahead->keys[k + i];
-          prefetch(next + (offset >> args.ahead_shift));
+          prefetch(next + ahead_offset);
           if (sizeof(Element) == 4) prefetch(next + offset + 64);
           if (offset < args.ahead_tail) prefetch(next + args.ahead_tail_at + offset);
         }
