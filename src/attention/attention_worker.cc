@@ -19,6 +19,7 @@
 
 #include "attention/attention_worker_impl.h"
 #include "attention/request_check.h"
+#include "base/log.h"
 
 namespace tandem {
 namespace {
@@ -59,6 +60,28 @@ void AttentionWorker::Impl::wake() const {
   [[maybe_unused]] const ssize_t written = ::write(wake_fd, &one, sizeof(one));
 }
 
+void AttentionWorker::Impl::load_prefixes_from_file() {
+  if (!cache || options.prefix_store.path.empty()) return;
+  const auto loaded = load_prefixes(options.prefix_store, *cache);
+  if (loaded) {
+    log_info(options.prefix_store.path + ": " + std::to_string(loaded->tokens) +
+             " tokens of the prefix cache");
+  } else if (loaded.error().code != ErrorCode::not_found) {
+    log_warning(loaded.error().message + "; the prefix cache begins empty, and the file is written anew");
+  }
+}
+
+void AttentionWorker::Impl::save_prefixes_to_file() {
+  if (!cache || options.prefix_store.path.empty()) return;
+  const auto saved = save_prefixes(options.prefix_store, *cache);
+  if (saved) {
+    log_info(options.prefix_store.path + ": " + std::to_string(saved->tokens) +
+             " tokens of the prefix cache kept, " + std::to_string(saved->bytes >> 20) + " MiB");
+  } else {
+    log_warning(saved.error().message + "; the prefix cache is lost");
+  }
+}
+
 void AttentionWorker::Impl::loop() {
   pthread_setname_np(pthread_self(), "tandem-attn");
   if (options.on_start) options.on_start();
@@ -84,6 +107,7 @@ void AttentionWorker::Impl::loop() {
   take_inbox();
   end_all(stopping, FinishReason::cancelled);
   publish_stats();
+  save_prefixes_to_file();
 }
 
 void AttentionWorker::Impl::take_inbox() {
@@ -268,6 +292,7 @@ Result<std::unique_ptr<AttentionWorker>> AttentionWorker::create(const Attention
   impl->limits.max_queue = options.max_queue;
   TANDEM_TRY(impl->create_streams(programs));
   TANDEM_TRY(impl->warm_up());
+  impl->load_prefixes_from_file();
   impl->publish_stats();
   return std::unique_ptr<AttentionWorker>(new AttentionWorker(std::move(impl)));
 }

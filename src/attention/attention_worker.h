@@ -11,6 +11,7 @@
 
 #include "attention/answer_form.h"
 #include "attention/engine.h"
+#include "attention/prefix_store.h"
 #include "attention/scheduler.h"
 #include "attention/speculation.h"
 #include "attention/state_pools.h"
@@ -32,6 +33,8 @@ struct LaneOptions {
 };
 
 struct AttentionWorkerOptions {
+  // Read before the worker begins, written when it ends.
+  PrefixStoreOptions prefix_store = {};
   SchedulerLimits scheduler;
   LaneOptions lanes;
   SpeculationOptions speculation;           // num_tokens 0 without a drafter

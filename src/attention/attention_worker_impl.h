@@ -110,6 +110,9 @@ struct AttentionWorker::Impl {
   Status warm_up();
   Status run_profile_step(Lane& lane, const LanePrograms& programs, size_t program);
   void wake() const;
+  // The prefix cache's file, where there is one. What is wrong with it is logged and nothing else.
+  void load_prefixes_from_file();
+  void save_prefixes_to_file();
 
   // ---- worker thread: attention_worker.cc ----
 

@@ -79,11 +79,19 @@ PrefixCache::~PrefixCache() {
 }
 
 std::span<int32_t> PrefixCache::blocks_of(uint32_t unit, uint32_t group) {
+  return std::span(blocks_).subspan(size_t{unit} * blocks_per_unit_ + block_offsets_[group],
+                                    num_blocks(group, units_[unit].end));
+}
+
+std::span<const int32_t> PrefixCache::blocks_of(uint32_t unit, uint32_t group) const {
+  return std::span(blocks_).subspan(size_t{unit} * blocks_per_unit_ + block_offsets_[group],
+                                    num_blocks(group, units_[unit].end));
+}
+
+size_t PrefixCache::num_blocks(uint32_t group, uint32_t end) const {
   const StateGroupSpec& spec = pools_->pool(group).spec();
-  const uint32_t end = units_[unit].end;
-  const uint32_t count =
-      spec.keeps_all() ? blocks_in_unit(group) : end / spec.tokens_per_block - first_reached_block(spec, end);
-  return std::span(blocks_).subspan(size_t{unit} * blocks_per_unit_ + block_offsets_[group], count);
+  return spec.keeps_all() ? blocks_in_unit(group)
+                          : end / spec.tokens_per_block - first_reached_block(spec, end);
 }
 
 PrefixCache::Place PrefixCache::root_of(const std::string& salt) {
@@ -343,6 +351,90 @@ void PrefixCache::on_reuse(uint32_t group, int32_t block) {
   // A unit without its resume point is still passed through by longer ones.
   std::vector<uint32_t>& units = resumers_[group][static_cast<size_t>(block)];
   while (!units.empty()) drop_resume_point(units.back());
+}
+
+std::vector<uint32_t> PrefixCache::units_by_use() const {
+  uint32_t kept = 0;
+  while (!keeps_all(kept)) ++kept;
+  std::vector<uint32_t> units;
+  std::vector<bool> listed(units_.size(), false);
+  for (const int32_t block : pools_->pool(kept).line_from_last()) {
+    const size_t first = units.size();
+    for (uint32_t unit = owners_[kept][static_cast<size_t>(block)]; unit != kNone && !listed[unit];
+         unit = units_[unit].parent) {
+      listed[unit] = true;
+      units.push_back(unit);
+    }
+    std::reverse(units.begin() + static_cast<std::ptrdiff_t>(first), units.end());
+  }
+  return units;
+}
+
+PrefixCache::View PrefixCache::view(uint32_t index) const {
+  const Unit& unit = units_[index];
+  View view;
+  if (unit.parent != kNone) view.parent = unit.parent;
+  view.salt = &unit.salt->first;
+  const size_t count = size_t{unit_tokens_} + lookahead_;
+  view.tokens = std::span(tokens_).subspan(size_t{index} * count, count);
+  view.drafted = unit.drafted;
+  view.resumes = unit.resumes;
+  view.resume_drafted = unit.resume_drafted;
+  return view;
+}
+
+uint64_t PrefixCache::bytes_of_unit(uint32_t end, bool resumes) const {
+  uint64_t bytes = 0;
+  for (uint32_t group = 0; group < shared_.size(); ++group) {
+    if (keeps_all(group) || resumes)
+      bytes += num_blocks(group, end) * pools_->pool(group).spec().bytes_of_all_layers();
+  }
+  return bytes;
+}
+
+std::optional<uint32_t> PrefixCache::take_over(const View& given) {
+  Place place = given.parent ? behind(*given.parent) : root_of(*given.salt);
+  const uint64_t hash = hash_of(place, given.tokens);
+  if (child_of(place, given.tokens, hash) != kNone) return std::nullopt;
+  const uint32_t end = (given.parent ? units_[*given.parent].end : 0) + unit_tokens_;
+  const auto has_room = [&](bool kept) {
+    for (uint32_t group = 0; group < shared_.size(); ++group) {
+      const BlockPool& pool = pools_->pool(group);
+      if (keeps_all(group) == kept && pool.free_blocks() < num_blocks(group, end)) return false;
+    }
+    return true;
+  };
+  if (first_free_ == kNone || !has_room(true)) return std::nullopt;
+  if (place.salt == nullptr) place.salt = &*salts_.emplace(*given.salt, 0).first;
+  const uint32_t index = add(place, given.tokens, hash);
+  Unit& unit = units_[index];
+  unit.drafted = given.drafted;
+  unit.resumes = given.resumes && has_retained_ && has_room(false);
+  unit.resume_drafted = unit.resumes && given.resume_drafted;
+  for (uint32_t group = 0; group < shared_.size(); ++group) {
+    if (!keeps_all(group) && !unit.resumes) continue;
+    for (int32_t& block : blocks_of(index, group)) {
+      block = pools_->pool(group).allocate().value_or(-1);
+      pools_->pool(group).keep(block);
+      if (keeps_all(group)) {
+        owners_[group][static_cast<size_t>(block)] = index;
+      } else {
+        resumers_[group][static_cast<size_t>(block)].push_back(index);
+      }
+    }
+  }
+  taken_over_.push_back(index);
+  return index;
+}
+
+void PrefixCache::release_taken_over() {
+  for (; !taken_over_.empty(); taken_over_.pop_back()) {
+    const uint32_t unit = taken_over_.back();
+    for (uint32_t group = 0; group < shared_.size(); ++group) {
+      if (!keeps_all(group) && !units_[unit].resumes) continue;
+      for (const int32_t block : blocks_of(unit, group)) pools_->pool(group).release(block);
+    }
+  }
 }
 
 void PrefixCache::clear() {

@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -83,6 +84,33 @@ class PrefixCache {
   // Everything is forgotten; sequences keep what they have.
   void clear();
 
+  // ---- for whoever keeps the cache's contents elsewhere (prefix_store.h) ----
+
+  struct View {
+    std::optional<uint32_t> parent;     // number of the unit before
+    const std::string* salt = nullptr;  // of its tree
+    std::span<const int32_t> tokens;    // unit_tokens() + lookahead()
+    bool drafted = false;               // a drafter has seen them
+    bool resumes = false, resume_drafted = false;
+  };
+  StatePools& pools() { return *pools_; }
+  const StatePools& pools() const { return *pools_; }
+  uint32_t lookahead() const { return lookahead_; }
+  // The numbers of the units that no sequence uses, those used last first and none before its parent.
+  std::vector<uint32_t> units_by_use() const;
+  View view(uint32_t unit) const;
+  // Of a group that keeps everything the unit's own, of others those of its resume point.
+  std::span<const int32_t> blocks_of(uint32_t unit, uint32_t group) const;
+  // Of a unit, or of a resume point, that ends at `end` tokens.
+  size_t num_blocks(uint32_t group, uint32_t end) const;
+  // Of all blocks of a unit that ends at `end` tokens.
+  uint64_t bytes_of_unit(uint32_t end, bool resumes) const;
+  // A unit that was computed elsewhere, with blocks that nothing is kept in, for the caller to fill; without
+  // a resume point where there are none for it. Nothing: there is no block left, or the unit is known. The
+  // blocks are owned until release_taken_over(), which makes the last of them the first to be used again.
+  std::optional<uint32_t> take_over(const View& unit);
+  void release_taken_over();
+
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
 
@@ -138,11 +166,7 @@ class PrefixCache {
   uint32_t blocks_in_unit(uint32_t group) const {
     return unit_tokens_ / pools_->pool(group).spec().tokens_per_block;
   }
-  // Of the unit itself, or of its resume point.
   std::span<int32_t> blocks_of(uint32_t unit, uint32_t group);
-  std::span<const int32_t> blocks_of(uint32_t unit, uint32_t group) const {
-    return const_cast<PrefixCache*>(this)->blocks_of(unit, group);
-  }
   bool keeps_all(uint32_t group) const { return pools_->pool(group).spec().keeps_all(); }
 
   StatePools* pools_;
@@ -163,6 +187,8 @@ class PrefixCache {
   std::vector<std::vector<uint32_t>> owners_;  // [groups that keep everything][blocks]: the unit
   std::vector<std::vector<std::vector<uint32_t>>> resumers_;  // [retained groups][blocks]: units
   std::unordered_map<std::string, uint32_t> salts_;
+
+  std::vector<uint32_t> taken_over_;
 
   // Reused by attach.
   std::vector<uint32_t> path_;

@@ -132,6 +132,8 @@ std::vector<std::string> attention_arguments(const Settings& settings, const std
        "--kv-cache-tokens=" + std::to_string(serving.kv_cache_tokens),
        "--max-queue=" + std::to_string(serving.max_queue),
        "--prefill-share=" + std::to_string(serving.prefill_share),
+       "--prefix-cache-dir=" + serving.prefix_cache_dir,
+       "--prefix-cache-dir-mib=" + std::to_string(serving.prefix_cache_dir_mib),
        "--enable-prefix-caching=" + std::string(bool_text(serving.enable_prefix_caching)),
        "--micro-batches=" + settings.afd.micro_batches,
        "--micro-batch-split=" + settings.afd.micro_batch_split,

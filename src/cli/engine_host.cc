@@ -1,12 +1,15 @@
 #include "cli/engine_host.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "afd/connector.h"
 #include "attention/attention_worker.h"
 #include "attention/state_pool_size.h"
+#include "base/checksum.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory_budget.h"
@@ -177,6 +180,29 @@ struct EngineHost::Impl {
     return {};
   }
 
+  // Whatever the bits of a key depend on: what the handshake compares, and what this rank decides alone.
+  Result<PrefixStoreOptions> prefix_store(const Settings& settings, const Placement& placement) const {
+    PrefixStoreOptions store;
+    const std::string& folder = settings.serving.prefix_cache_dir;
+    if (folder.empty()) return store;
+    TANDEM_ASSIGN(const SplitSettings shared,
+                  split_settings(settings.model, config, placement, compute->table()));
+    for (const Setting& setting : list_settings(shared))
+      store.identity += setting.key + " " + setting.value + "\n";
+    // Also where it is only logged between ranks.
+    store.identity += fmt::format("isa {} {:016x}\nqat_simulation {}\n", compute->table().name,
+                                  compute->table().numerics_id, settings.engine.qat_simulation);
+    std::error_code ignored;
+    std::filesystem::path place = std::filesystem::weakly_canonical(settings.model, ignored);
+    if (!place.has_filename()) place = place.parent_path();
+    store.path = (std::filesystem::path(folder) / fmt::format("{}-{:016x}-attention{}.prefixes",
+                                                              place.filename().string(),
+                                                              checksum64(place.string()), facts.rank))
+                     .string();
+    store.max_bytes = static_cast<uint64_t>(settings.serving.prefix_cache_dir_mib) << 20;
+    return store;
+  }
+
   Status start_worker(const Settings& settings, const std::vector<int32_t>& eos_token_ids) {
     TANDEM_ASSIGN(Model created, Model::create(config, weights, model_options(settings)));
     model = std::make_unique<Model>(std::move(created));
@@ -193,6 +219,7 @@ struct EngineHost::Impl {
     options.speculation.automatic = settings.engine.speculative == "auto";
     options.max_context_tokens = max_context_tokens(settings, config);
     options.max_queue = static_cast<uint32_t>(settings.serving.max_queue);
+    TANDEM_ASSIGN(options.prefix_store, prefix_store(settings, Placement::from(settings)));
     options.prefill_share = settings.serving.prefill_share;
     options.prefix_caching = settings.serving.enable_prefix_caching;
     options.vocab_size = config.vocab_size;

@@ -64,6 +64,8 @@ struct ServingSettings {
   int64_t max_queue = 1024;
   double prefill_share = 0.33;
   bool enable_prefix_caching = true;
+  std::string prefix_cache_dir;  // empty: none
+  int64_t prefix_cache_dir_mib = 4096;
   std::string reasoning_parser = "auto", tool_call_parser = "auto";
   std::vector<std::string> api_key;
   std::string api_key_file;
