@@ -37,12 +37,16 @@ def prompts_of(path, model):
     return path
 
 
-def run(prompts, model, *flags):
+def process(prompts, model, *flags):
     command = [BINARY, "generate", "--model", str(FIXTURES / model), "--prompts-file", str(prompts), "--json", "--ignore-eos", "--max-tokens", "12",
                "--log-level", "warning", "--seed", "3", "--temperature", "0.7", "--deterministic=true", "--one-by-one", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(done.stdout), done.stderr
+
+
+def run(prompts, model, *flags):
+    return process(prompts, model, *flags)[0]
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +78,29 @@ def test_a_cached_prefix_changes_no_bit(case, whole):
     if case == "window and compressed states":
         # Where texts part is known after the second one, and is found by the third.
         assert tokens[-1] == 256
+
+
+@pytest.mark.parametrize("model, flags", [("qwen3_moe", []), ("deepseek_v3_mtp", ["--speculative", "on", "--ffn", "1"]), ("deepseek_v4", [])])
+def test_a_cache_outlives_its_server(model, flags, whole, tmp_path):
+    prompts, expected = whole(model)
+    kept = [*flags, "--prefix-cache-dir", str(tmp_path / "kept")]
+    first = run(prompts, model, *kept)
+    (file,) = (tmp_path / "kept").iterdir()
+    assert file.suffix == ".prefixes" and model in file.name
+    again = run(prompts, model, *kept)
+    assert outcome(first) == outcome(again) == expected
+    tokens = [[answer["cached_tokens"] for answer in answers["answers"]] for answers in (first, again)]
+    assert all(later >= before for before, later in zip(*tokens)) and sum(tokens[1]) > sum(tokens[0]), tokens
+
+    # Other numbers: named, not used, and written anew.
+    other, log = process(prompts, model, *kept, "--compute-dtype", "float32")
+    assert f"{file}: made with other settings" in log and "float32" in log or "f32" in log, log
+    assert other["answers"][0]["cached_tokens"] == 0
+    run(prompts, model, *kept)
+    damaged = bytearray(file.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    file.write_bytes(damaged)
+    computed, log = process(prompts, model, *kept)
+    assert f"{file}: unit " in log and "its checksum is wrong" in log, log
+    assert outcome(computed) == expected
+    assert [answer["cached_tokens"] for answer in computed["answers"]] == tokens[0]
