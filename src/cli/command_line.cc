@@ -113,6 +113,21 @@ int unknown_command(const std::string& word) {
   return kExitUsage;
 }
 
+// As CLI11 wants them. "--flag=" means an empty value; by itself CLI11 would take the next word for it, so it
+// becomes two words.
+std::vector<std::string> words_last_first(int argc, char** argv) {
+  std::vector<std::string> words;
+  for (int i = 1; i < argc; ++i) {
+    std::string word = argv[i];
+    const bool is_empty = word.starts_with("--") && word.find('=') == word.size() - 1;
+    if (is_empty) word.pop_back();
+    words.push_back(std::move(word));
+    if (is_empty) words.emplace_back();
+  }
+  std::reverse(words.begin(), words.end());
+  return words;
+}
+
 int run(const CommandParser& parser) {
   Settings settings;
   const Command& command = parser.command();
@@ -176,7 +191,7 @@ int run_command_line(int argc, char** argv) {
   }
   if (argc > 1 && argv[1][0] != '-' && !is_command(argv[1])) return unknown_command(argv[1]);
   try {
-    app.parse(argc, argv);
+    app.parse(words_last_first(argc, argv));
   } catch (const CLI::CallForHelp& help) {
     return app.exit(help);
   } catch (const CLI::CallForVersion& version) {

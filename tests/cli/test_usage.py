@@ -127,3 +127,11 @@ def test_the_configuration_reference_is_current():
 def test_generated_tables_in_the_docs_are_current(page, marker, flag):
     text = (ROOT / "docs" / page).read_text()
     assert run("configuration", flag).stdout == text.split(f"<!-- {marker}: begin -->\n")[1].split(f"<!-- {marker}: end -->\n")[0]
+
+
+def test_an_empty_value_takes_nothing_from_the_word_behind_it(tmp_path):
+    done = subprocess.run([BINARY, "generate", "--model", ARITH, "--prompt", "hi", "--max-tokens", "1", "--weights-cache=", "--prefix-cache-dir=",
+                           "--capture-sizes=", "--log-level=warning"], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert " info " not in done.stderr
