@@ -223,7 +223,7 @@ TEST(EngineWire, IdentitiesArriveAndAreCompared) {
   EXPECT_EQ(
       match_identities(identity("front", 0, "xyz"), *got).error().message,
       "model_fingerprint is xyz on front (host:1) and abc on attention rank 2 (host:1): give both the same "
-      "model folder");
+      "model folder and settings");
   EXPECT_NE(told_limits(identity("attention", 0, "abc")).error().message.find("limit.max_context_tokens"),
             std::string::npos);
 }

@@ -165,7 +165,7 @@ MUTANTS = (
            "].empty() ? 0.0f : routing.weights[i];", "].empty() ? routing.weights[i] : routing.weights[i];",
            "moe_block_test", "MoeBlock.ExpertsHeldElsewhereWeighNothing"),
     # ---- attention over tiles of keys ----
-    Mutant("attention: a later row's value beside the last key", "src/kernels/isa/gqa.h",
+    Mutant("attention: a later row's value beside the last key", "src/kernels/isa/gqa_tiles.h",
            "if (t < tokens) step(line, t, first);", "(void)first;\n        if (t < tokens) step(line, t, both);",
            "kernels_test", "*AttentionTest.GqaIgnoresLaterKeys*"),
     Mutant("attention: what was summed keeps its old unit", "src/kernels/isa/attention_tile.h",
