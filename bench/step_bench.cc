@@ -61,11 +61,12 @@ void add(StepCost& sum, const StepCost& cost) {
   for (size_t i = 0; i < sum.weight_flops.size(); ++i) sum.weight_flops[i] += cost.weight_flops[i];
 }
 
-StepCost scaled(StepCost cost, double factor) {
+// Divided, so that the mean of equal whole numbers is that number.
+StepCost mean_of(StepCost cost, double steps) {
   for (double* part : {&cost.attention, &cost.dense, &cost.router, &cost.shared_experts, &cost.experts,
                        &cost.head, &cost.embedding, &cost.kv, &cost.flops, &cost.kv_flops})
-    *part *= factor;
-  for (double& part : cost.weight_flops) part *= factor;
+    *part /= steps;
+  for (double& part : cost.weight_flops) part /= steps;
   return cost;
 }
 
@@ -134,7 +135,7 @@ Result<CaseResult> measure(const Bench& bench, uint32_t batch, uint32_t context)
     all_steps += steps;
   }
   result.seconds = median(times);
-  result.cost = scaled(total, 1 / all_steps);
+  result.cost = mean_of(total, all_steps);
   result.experts_read_per_layer = bench.moe_layers == 0 ? 0 : experts / all_steps / bench.moe_layers;
   result.read_roof = median(reads);
   result.flop_roof = median(peaks);
