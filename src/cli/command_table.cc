@@ -8,6 +8,13 @@ void colocated_by_default(Settings& settings) {
   settings.up.ffn = 0;
 }
 
+// Nobody waits for the next token of one set of prompts: full decode steps sooner end the set sooner (32
+// prompts of 256 tokens and 49 more each, Qwen3-30B's shape in int8: 10.2 s instead of 12.2).
+void offline_defaults(Settings& settings) {
+  colocated_by_default(settings);
+  settings.serving.prefill_share = 0.95;
+}
+
 // Small enough that a cell takes about a second, and that the prompts need several steps: decode batches that
 // are not full, a prompt in two prefill steps.
 void matrix_defaults(Settings& settings) {
@@ -102,12 +109,12 @@ std::vector<Command> make_commands() {
        "With --json: the tokens and a hash of the logits' bits, equal for equal runs.\n"
        "Example: tandem generate --model models/arith --chat --prompt 'Tom has 3 apples ...'",
        with({"afd.", "serving.", "up.", "generate.", "vllm.enforce_eager", "vllm.compilation_config"}),
-       of_a_server, "model", colocated_by_default, run_generate});
+       of_a_server, "model", offline_defaults, run_generate});
   table.push_back(
       {"eval gsm8k", "answer the questions of a GSM8K-format file and score them",
        "Example: tandem eval gsm8k --model models/arith --data models/arith/heldout.jsonl",
        with({"afd.", "serving.", "up.", "eval.", "vllm.enforce_eager", "vllm.compilation_config"}),
-       of_a_server, "model", colocated_by_default, run_eval_gsm8k});
+       of_a_server, "model", offline_defaults, run_eval_gsm8k});
   table.push_back({"eval parity",
                    "compare a model folder with the reference outputs that lie beside it",
                    "Float32 by default: logits within 1e-3, equal routing and equal greedy tokens.\n"
