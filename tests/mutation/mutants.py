@@ -50,7 +50,7 @@ MUTANTS = (
            "return -128 * (shifted_sum(x, count)", "return -127 * (shifted_sum(x, count)",
            "kernels_test", "*Int8Test.ProjectionsHaveTheBitsOfTheDefinition*"),
     Mutant("a contribution of int8 columns takes the scale of the first block", "src/kernels/isa/int8_product.h",
-           "scales[r] = rows.scales[r] + first_block;", "scales[r] = rows.scales[r];",
+           "scales[r] = rows.scales[r] + first_block;", "scales[r] = rows.scales[r] + 0 * first_block;",
            "kernels_test", "*Int8Test.DownInBlocksSlicesAndContributions*"),
     Mutant("a slice's weight scale from its own columns", "src/model/load_quantizer.cc",
            "if (format == PackFormat::int8) return {0, cols};", "if (format == PackFormat::int8) return columns;",
