@@ -2,8 +2,6 @@
 
 import json
 import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.parse
@@ -12,47 +10,9 @@ import pytest
 
 from tests.conftest import ARITH, TandemServer
 from tests.e2e.conftest import MODEL, QUESTION, make_client, user
-
-IDLE = ("tandem_requests_running", "tandem_requests_waiting", "tandem_kv_blocks_used")
-
+from tests.e2e.load import HealthPoller, wait_idle
 
 NO_END = {"ignore_eos": True}
-
-# In a process of its own: the clients' threads would make it wait for the interpreter, not for the server.
-POLL = """
-import http.client, json, select, sys, time
-connection = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]), timeout=60)
-latencies, statuses = [], set()
-print("polling", flush=True)
-while not select.select([sys.stdin], [], [], 0.01)[0]:
-    begin = time.monotonic()
-    connection.request("GET", "/health")
-    reply = connection.getresponse()
-    reply.read()
-    latencies.append(time.monotonic() - begin)
-    statuses.add(reply.status)
-print(json.dumps([latencies, sorted(statuses)]))
-"""
-
-
-class HealthPoller:
-    def __init__(self, server):
-        parts = urllib.parse.urlsplit(server.url)
-        self.command = [sys.executable, "-c", POLL, parts.hostname, str(parts.port)]
-
-    def __enter__(self):
-        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout.readline() == "polling\n"
-        return self
-
-    def __exit__(self, *_):
-        self.latencies, statuses = json.loads(self.process.communicate("stop\n", timeout=60)[0])
-        self.statuses = set(statuses)
-
-
-def wait_idle(server):
-    """The engine has let go of everything."""
-    return server.wait_metrics(lambda metrics: all(metrics[name] == 0 for name in IDLE))
 
 
 @pytest.mark.parametrize("placement", ["serve", "shm"])
@@ -78,7 +38,7 @@ def test_64_streams_at_once_while_health_answers(tandem_server, placement):
             thread.start()
         for thread in threads:
             thread.join()
-    print(f"health: {len(poller.latencies)} polls, slowest {max(poller.latencies) * 1e3:.1f} ms")
+    print(poller.describe())
     assert not failures
     assert all(end == "length" for end in ends)
     assert len(poller.latencies) > 10 and poller.statuses == {200}
