@@ -1,10 +1,9 @@
 // Prefill and decode with own prompts through the library of llama.cpp or of ik_llama.cpp, whichever it is
 // built against (outside this tree; README.md has the commands): the batched benchmark of one of them gives
-// every sequence the same tokens, which then take the same experts, and both prefill inside the process that
-// is timed. Prepares (loads, warms up; for decode also prefills), prints "ready", waits for a line, measures,
-// and prints a line of JSON.
-//   gguf_bench MODEL.gguf THREADS REPACK(0|1) prefill LENGTH...
-//   gguf_bench MODEL.gguf THREADS REPACK(0|1) decode CONTEXT GENERATED BATCH
+// every sequence the same tokens, which then take the same experts. Holds the model and answers each line of
+// standard input, "prepare CELL" or "measure CELL", with a line of JSON; CELL is "prefill LENGTH" or "decode
+// CONTEXT GENERATED BATCH".
+//   gguf_bench MODEL.gguf THREADS REPACK(0|1)
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -29,13 +28,6 @@ void quiet(ggml_log_level level, const char* text, void*) {
   std::exit(1);
 }
 
-void wait_until_told() {
-  std::puts("ready");
-  std::fflush(stdout);
-  char line[16];
-  if (std::fgets(line, sizeof line, stdin) == nullptr) fail("standard input ended before a line came");
-}
-
 // The engines name some options differently; each gets what it has.
 template <class Params>
 void choose_loading(Params& params, bool repack) {
@@ -54,14 +46,23 @@ void choose_attention(Params& params) {
   if constexpr (requires { params.fused_moe_up_gate; }) params.fused_moe_up_gate = true;
 }
 
+// Of one sequence, from `position` on.
 template <class Context>
-void forget_tokens(Context* context) {
+void forget_tokens(Context* context, int sequence, int position) {
+  bool done = false;
   if constexpr (requires { llama_get_memory(context); }) {
-    llama_memory_clear(llama_get_memory(context), false);
+    done = llama_memory_seq_rm(llama_get_memory(context), sequence, position, -1);
   } else {
-    llama_kv_cache_clear(context);  // ik_llama.cpp
+    done = llama_kv_cache_seq_rm(context, sequence, position, -1);  // ik_llama.cpp
   }
+  if (!done) fail("cannot forget the tokens of a sequence");
 }
+
+void prepared(const char* cell) {
+  std::printf("{\"prepared\": \"%s\"}\n", cell);
+}
+
+constexpr int kWarmUp = 2;  // decode steps that are not counted: the first one plans its graph
 
 struct Bench {
   llama_model* model;
@@ -106,12 +107,15 @@ struct Bench {
     }
   }
 
-  // Tokens a second of one prompt, by itself in a context of its own, whose buffers a step of full size has
-  // touched before.
-  double prefill(int length) {
+  // Buffers of a prompt, touched by a step of full size.
+  void prepare_prefill(int length) {
     open(length, 1);
     prompt(length < 512 ? length : 512);
-    forget_tokens(context);
+  }
+
+  // Tokens a second of one prompt by itself.
+  double prefill(int length) {
+    forget_tokens(context, 0, 0);
     const double start = seconds();
     prompt(length);
     return length / (seconds() - start);
@@ -121,41 +125,54 @@ struct Bench {
     for (int s = 0; s < sequences; ++s) add(position, s, true);
     run();
   }
+
+  void prepare_decode(int length, int generated, int sequences) {
+    open(sequences * (length + generated + kWarmUp), sequences);
+    for (int s = 0; s < sequences; ++s) {
+      for (int i = 0; i < length; ++i) add(i, s, i + 1 == length);
+      run();
+    }
+  }
+
+  // Tokens a second of all sequences behind their prompts; what they generated is forgotten.
+  double decode(int length, int generated, int sequences) {
+    for (int i = 0; i < kWarmUp; ++i) decode_step(length + i, sequences);
+    const double start = seconds();
+    for (int i = 0; i < generated; ++i) decode_step(length + kWarmUp + i, sequences);
+    const double rate = sequences * generated / (seconds() - start);
+    for (int s = 0; s < sequences; ++s) forget_tokens(context, s, length);
+    return rate;
+  }
 };
 
-int measure_prefill(Bench& bench, const std::vector<int>& lengths) {
-  bench.prefill(64);
-  wait_until_told();
-  for (const int length : lengths) {
-    std::printf("{\"cell\": \"prefill %d\", \"tokens_per_second\": %.3f}\n", length, bench.prefill(length));
+// One line of standard input.
+void answer(Bench& bench, const char* line) {
+  char verb[16] = "";
+  int length = 0, generated = 0, sequences = 0;
+  double rate = 0;
+  char cell[32];
+  if (std::sscanf(line, "%15s decode %d %d %d", verb, &length, &generated, &sequences) == 4) {
+    std::snprintf(cell, sizeof cell, "decode b%d", sequences);
+    if (std::strcmp(verb, "prepare") == 0)
+      return bench.prepare_decode(length, generated, sequences), prepared(cell);
+    rate = bench.decode(length, generated, sequences);
+  } else if (std::sscanf(line, "%15s prefill %d", verb, &length) == 2) {
+    std::snprintf(cell, sizeof cell, "prefill %d", length);
+    if (std::strcmp(verb, "prepare") == 0) return bench.prepare_prefill(length), prepared(cell);
+    rate = bench.prefill(length);
+  } else {
+    fail("a line that is neither prepare nor measure of a prefill or decode");
   }
-  return 0;
-}
-
-int measure_decode(Bench& bench, int context, int generated, int batch) {
-  constexpr int kWarmUp = 2;  // steps that are not counted: the first one plans its graph
-  bench.open(batch * (context + generated + kWarmUp), batch);
-  for (int s = 0; s < batch; ++s) {
-    for (int i = 0; i < context; ++i) bench.add(i, s, i + 1 == context);
-    bench.run();
-  }
-  wait_until_told();
-  for (int i = 0; i < kWarmUp; ++i) bench.decode_step(context + i, batch);
-  const double start = seconds();
-  for (int i = 0; i < generated; ++i) bench.decode_step(context + kWarmUp + i, batch);
-  std::printf("{\"cell\": \"decode b%d\", \"tokens_per_second\": %.3f}\n", batch,
-              batch * generated / (seconds() - start));
-  return 0;
+  std::printf("{\"cell\": \"%s\", \"tokens_per_second\": %.3f}\n", cell, rate);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bool decode = argc == 8 && std::strcmp(argv[4], "decode") == 0;
-  if (!decode && (argc < 6 || std::strcmp(argv[4], "prefill") != 0)) {
+  if (argc != 4) {
     std::fprintf(
         stderr,
-        "usage: gguf_bench MODEL.gguf THREADS REPACK prefill LENGTH... | decode CONTEXT GENERATED BATCH\n");
+        "usage: gguf_bench MODEL.gguf THREADS REPACK; lines on standard input say what is measured\n");
     return 2;
   }
   llama_log_set(quiet, nullptr);
@@ -165,8 +182,10 @@ int main(int argc, char** argv) {
   llama_model* model = llama_model_load_from_file(argv[1], params);
   if (model == nullptr) fail("cannot load the model");
   Bench bench{model, std::atoi(argv[2])};
-  if (decode) return measure_decode(bench, std::atoi(argv[5]), std::atoi(argv[6]), std::atoi(argv[7]));
-  std::vector<int> lengths;
-  for (int i = 5; i < argc; ++i) lengths.push_back(std::atoi(argv[i]));
-  return measure_prefill(bench, lengths);
+  char line[64];
+  while (std::fgets(line, sizeof line, stdin) != nullptr) {
+    answer(bench, line);
+    std::fflush(stdout);
+  }
+  return 0;
 }

@@ -3,6 +3,7 @@ lines; the models are folders with a config alone."""
 
 import json
 import pathlib
+import random
 import subprocess
 import sys
 import types
@@ -13,6 +14,8 @@ import pytest
 import arms
 import environments
 import make_checkpoints
+import run
+import session
 import shapes
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -35,47 +38,86 @@ def models(tmp_path):
     return tmp_path / "models"
 
 
+def program(path, text):
+    path.write_text(f"#!{sys.executable}\n" + text)
+    path.chmod(0o755)
+    return str(path)
+
+
+ROOFS = {"tables": [{"in_use": True, "bf16_dot": {"all_threads": 900},
+                     "read": {"small_pages": {"all_threads": 40}, "huge_pages": {"all_threads": 44}}}]}
+
+
 def fake_tandem(path):
-    roofs = {"tables": [{"in_use": True, "bf16_dot": {"all_threads": 900},
-                         "read": {"small_pages": {"all_threads": 40}, "huge_pages": {"all_threads": 44}}}]}
-    times = [0.5 + 0.02 * i for i in range(40)]
-    one_by_one = {"answers": [{"prompt_tokens": n, "first_token_seconds": 0.5, "token_seconds": times} for n in (512, 512, 2048, 256)]}
-    batch = {"answers": [{"prompt_tokens": 256, "first_token_seconds": 0.5, "token_seconds": times}] * 8}
-    return script(path, f"""case "$*" in
-bench*roofs*) echo '{json.dumps(roofs)}' ;;
-*--one-by-one*) echo '{json.dumps(one_by_one)}' ;;
-*-8' '*) echo '{json.dumps(batch)}' ;;
-*) echo 'tandem: out of memory' >&2; exit 1 ;;
-esac
+    """Half a second for the first token, 20 ms for each more; it has no memory for 32 sequences, and remembers prompts as a prefix cache."""
+    return program(path, f"""import json, sys
+if "roofs" in sys.argv:
+    print({json.dumps(ROOFS)!r})
+    sys.exit()
+if "--prompts-file" not in sys.argv:
+    sys.exit("tandem: unknown command")
+seen = set()
+for line in sys.stdin:
+    prompts = json.loads(line)
+    prompts = prompts if isinstance(prompts, list) else [prompts]
+    if len(prompts) == 32:
+        sys.exit("tandem: out of memory")
+    answers = [{{"prompt_tokens": len(prompt["prompt_ids"]), "first_token_seconds": 0.5, "cached_tokens": 16 * (str(prompt["prompt_ids"]) in seen),
+                 "token_seconds": [0.5 + 0.02 * i for i in range(prompt["max_tokens"])]}} for prompt in prompts]
+    seen |= {{str(prompt["prompt_ids"]) for prompt in prompts}}
+    print(json.dumps({{"answers": answers}}), flush=True)
 """)
+
+
+DRIVER = """import json, sys
+rates = {"prefill 512": 500.0, "prefill 2048": 5000.0, "decode 256 32 1": 25.0}
+prepared = None
+for line in sys.stdin:
+    verb, cell = line.strip().split(" ", 1)
+    if verb == "prepare":
+        prepared = cell
+        if cell.endswith(" 8"):
+            sys.exit("no memory")
+        print("a line of its log\\n{not json}")
+        print(json.dumps({"prepared": cell}), flush=True)
+    elif cell == prepared:
+        print(json.dumps({"cell": cell, "tokens_per_second": rates[cell]}), flush=True)
+"""
 
 
 def test_a_run_makes_the_table_and_names_what_failed(models, tmp_path):
-    tandem = fake_tandem(tmp_path / "tandem")
-    driver = script(tmp_path / "driver", """[ "$4 $7" = "decode 32" ] && { echo 'no memory' >&2; exit 3; }
-echo ready; read line; [ "$line" = go ] || exit 4
-case "$4 $7" in
-prefill*) echo '{"cell": "prefill 512", "tokens_per_second": 500.0}'; echo '{"cell": "prefill 2048", "tokens_per_second": 5000.0}' ;;
-"decode 1") echo '{"cell": "decode b1", "tokens_per_second": 25.0}' ;;
-esac
-""")
+    held = script(tmp_path / "held", f'echo "$1" >> {tmp_path / "prefixed"}; exec "$@"\n')
     (tmp_path / "gguf").mkdir()
     (tmp_path / "gguf" / "M1-bf16.gguf").write_text("")
-    output = tmp_path / "peers"
-    done = harness("--models", models, "--only", "M1", "--repetitions", 1, "--output", output, "--tandem", tandem,
-                   "--gguf", tmp_path / "gguf", "--llama-driver", driver)
+    done = harness("--models", models, "--only", "M1", "--repetitions", 2, "--output", tmp_path / "peers", "--tandem",
+                   fake_tandem(tmp_path / "tandem"), "--gguf", tmp_path / "gguf", "--llama-driver", program(tmp_path / "driver", DRIVER),
+                   "--prefix", held)
     assert done.returncode == 1, done.stderr
-    assert "M1, 16 bits, Tandem: status 1: tandem: out of memory" in done.stderr
-    assert "M1, 16 bits, llama.cpp: status 3 before it was ready: no memory" in done.stderr
-    assert "M1, 16 bits, llama.cpp: no line with a cell" in done.stderr  # batch 8: it ended without a figure
+    assert "M1, 16 bits, Tandem: ended, status 1: tandem: out of memory" in done.stderr
+    assert "M1, 16 bits, llama.cpp: ended, status 1: no memory" in done.stderr
     assert "not compared: ik_llama.cpp: give --ik-driver PATH" in done.stderr
     assert "not compared: vLLM CPU: give --environments FOLDER" in done.stderr
     rows = {row["cell"]: row for row in json.loads((tmp_path / "peers.json").read_text())["table"]}
     assert rows["prefill 512"]["ratio"] == pytest.approx(1024 / 500) and rows["prefill 512"]["verdict"] == "won, goal met"
     assert rows["prefill 2048"]["verdict"] == "lost"
     assert rows["decode b1"]["ratio"] == pytest.approx(2.0)
-    assert rows["decode b8"]["engines"]["Tandem"]["read_gigabytes_per_second"] == 44
+    assert rows["decode b8"]["engines"]["Tandem"] == {"tokens_per_second": pytest.approx(400), "read_gigabytes_per_second": 44, "runs": 2}
+    assert "decode b32" not in rows
     assert (tmp_path / "peers.md").read_text() in done.stdout
+    assert (tmp_path / "prefixed").read_text() == "sh\n" * 10  # one for each round
+
+
+def test_a_prefix_that_cannot_run_a_command_is_named(models, tmp_path):
+    done = harness("--models", models, "--only", "M1", "--tandem", fake_tandem(tmp_path / "tandem"), "--output", tmp_path / "peers",
+                   "--prefix", "false")
+    assert done.returncode == 1 and "false ended with status 1 before it ran a command" in done.stderr
+
+
+def test_tandem_is_measured_with_as_many_others_as_memory_allows():
+    engines = [types.SimpleNamespace(name=name) for name in ("Tandem", "a", "b", "c")]
+    assert [[arm.name for arm in group] for group in run.groups(engines, 2)] == [["Tandem", "a", "b"], ["Tandem", "c"]]
+    assert [[arm.name for arm in group] for group in run.groups(engines[1:], 3)] == [["a", "b", "c"]]
+    assert [[arm.name for arm in group] for group in run.groups(engines[:1], 1)] == [["Tandem"]]
 
 
 def test_models_and_files_that_are_not_there_are_named(models, tmp_path):
@@ -93,10 +135,19 @@ def test_workers_are_measured_in_bf16_only(tmp_path):
     assert "make it with environments.py" in worker.missing(None, 16)
 
 
-def test_prompts_of_a_batch_differ(tmp_path):
-    lines = pathlib.Path(arms.prompts(tmp_path / "p", 50000, [256] * 8)).read_text().splitlines()
-    assert len(lines) == len(set(lines)) == 8
-    assert all(len(json.loads(line)["prompt_ids"]) == 256 for line in lines)
+def test_prompts_of_a_batch_differ_and_stay_the_same_in_each_round(models, tmp_path):
+    tandem = arms.Tandem("unused")
+    asked = []
+    session = types.SimpleNamespace(ask=lambda line: asked.append(json.loads(line)) or {
+        "answers": [{"prompt_tokens": 1, "cached_tokens": 0, "first_token_seconds": 1, "token_seconds": list(range(20))}] * 8})
+    tandem.vocab_size, tandem.random, tandem.batches = 50000, random.Random(1), {}
+    cell = arms.Cell(256, 16, 8)
+    tandem.prepare(session, cell)
+    tandem.measure(session, cell)
+    tandem.measure(session, cell)
+    prompts = [[prompt["prompt_ids"] for prompt in line] for line in asked]
+    assert len({str(ids) for ids in prompts[0]}) == 8 and all(len(ids) == 256 for ids in prompts[0])
+    assert prompts[0] == prompts[1] == prompts[2]
 
 
 def test_requirements_of_a_cpu_wheel_name_the_plain_torch():
@@ -130,15 +181,28 @@ def test_a_small_checkpoint_is_read_back(tmp_path):
 
 
 def test_options_decide_the_arms(tmp_path):
-    options = types.SimpleNamespace(gguf=tmp_path, tandem="t", scratch=tmp_path, ik_driver="a", ik_llama_bench=None, llama_driver=None,
-                                    llama_bench=None, environments=None)
+    options = types.SimpleNamespace(gguf=tmp_path, tandem="t", ik_driver="a", llama_driver=None, environments=None)
     engines, absent = arms.make(options)
     assert [arm.name for arm in engines] == ["Tandem", "ik_llama.cpp, repacked", "ik_llama.cpp"]
     assert any(line.startswith("llama.cpp: give --llama-driver PATH") for line in absent)
 
 
-def test_a_given_llama_bench_measures_the_prefill(tmp_path):
-    arm = arms.LlamaFamily("ik_llama.cpp, repacked", "driver", "llama-bench", tmp_path, repack=True)
-    commands = list(arm.commands(pathlib.Path("M1"), 8, 2))
-    assert commands[0].words[:3] == ["llama-bench", "-m", str(tmp_path / "M1-q8_0.gguf")] and "-rtr" in commands[0].words
-    assert not commands[0].prepares and [command.words[4] for command in commands[1:]] == ["decode"] * 3
+def test_workers_speak_the_protocol(tmp_path):
+    """measuring.py itself, with an engine that takes a second for each token of a prompt."""
+    (tmp_path / "config.json").write_text('{"vocab_size": 100}')
+    worker = tmp_path / "worker.py"
+    worker.write_text(f"""import sys
+sys.path.insert(0, {str(HERE / "workers")!r})
+import measuring
+measuring.serve(prefill=lambda prompt: float(len(prompt)), prepare_decode=lambda prompts: prompts,
+                decode=lambda prompts, generated: len(set(map(str, prompts))) * generated)
+""")
+    engine = session.Session([sys.executable, "-B", str(worker), str(tmp_path), "2"], ("prepared", "tokens_per_second"), tmp_path)
+    peer = arms.Peer()
+    peer.prepare(engine, arms.Cell(512))
+    assert peer.measure(engine, arms.Cell(512)) == 1.0
+    for _ in range(2):
+        peer.prepare(engine, arms.Cell(256, 16, 8))
+        assert peer.measure(engine, arms.Cell(256, 16, 8)) == peer.measure(engine, arms.Cell(256, 16, 8)) == 128
+    with pytest.raises(ValueError, match="(?s)ended, status 1: .*KeyError"):
+        peer.measure(engine, arms.Cell(256, 16, 32))

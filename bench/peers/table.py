@@ -15,9 +15,10 @@ def goal(model, bits, cell):
 
 
 def rows(runs):
-    """`runs`: [{"model", "bits", "engine", "cell", "tokens_per_second", "read_gigabytes_per_second"}] -> one row for each model,
+    """`runs`: [{"model", "bits", "engine", "cell", "round", "tokens_per_second", "read_gigabytes_per_second"}] -> one row for each model,
     bits and cell in the order in which they first came, with each engine's median and the median of the bandwidth beside it. Modes of one
-    engine ("ik_llama.cpp, repacked") are engines of their own here."""
+    engine ("ik_llama.cpp, repacked") are engines of their own here. A ratio is the median over the rounds that both were measured in, seconds
+    apart: on a shared machine the bandwidth of one minute isn't that of the next."""
     grouped = {}
     for run in runs:
         engines = grouped.setdefault((run["model"], run["bits"], run["cell"]), {})
@@ -30,12 +31,18 @@ def _row(model, bits, cell, engines):
                       "read_gigabytes_per_second": statistics.median(run["read_gigabytes_per_second"] for run in runs),
                       "runs": len(runs)} for name, runs in engines.items()}
     row = {"model": model, "bits": bits, "cell": cell, "engines": figures, "goal": goal(model, bits, cell)}
-    peers = {name: figure["tokens_per_second"] for name, figure in figures.items() if name != TANDEM}
-    if peers and TANDEM in figures:
-        row["best_peer"] = max(peers, key=peers.get)
-        row["ratio"] = figures[TANDEM]["tokens_per_second"] / peers[row["best_peer"]]
+    row["ratios"] = {name: statistics.median(ratios) for name, ratios in
+                     ((name, _ratios(engines.get(TANDEM, []), runs)) for name, runs in engines.items() if name != TANDEM) if ratios}
+    if row["ratios"]:
+        row["best_peer"] = min(row["ratios"], key=row["ratios"].get)
+        row["ratio"] = row["ratios"][row["best_peer"]]
         row["verdict"] = verdict(row["ratio"], row["goal"])
     return row
+
+
+def _ratios(ours, theirs):
+    rates = {run["round"]: run["tokens_per_second"] for run in theirs}
+    return [run["tokens_per_second"] / rates[run["round"]] for run in ours if run["round"] in rates]
 
 
 def verdict(ratio, wanted):

@@ -218,8 +218,11 @@ OptionSet Settings::declare() {
   set.text("up.question", up.question, "The sample question; empty: the first of the model's own.");
 
   set.text("generate.prompt", generate.prompt, "Text to continue; - reads standard input.");
-  set.text("generate.prompts_file", generate.prompts_file,
-           "JSONL file, one object a line with prompt (text) or prompt_ids (token ids).");
+  set.text(
+      "generate.prompts_file", generate.prompts_file,
+      "JSONL file, one object a line with prompt (text) or prompt_ids (token ids), and max_tokens where it "
+      "is another; or a list of such objects. -: lines of standard input, each (a list: as one batch) "
+      "answered before the next is read, the model loaded once.");
   set.integer("generate.max_tokens", generate.max_tokens, 1, 16777216, "Tokens to generate.");
   set.real("generate.temperature", generate.temperature, 0, 100, "0: greedy.");
   set.integer("generate.seed", generate.seed, 0, INT64_MAX, "Seed of the random stream.");

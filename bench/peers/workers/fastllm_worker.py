@@ -6,26 +6,24 @@ import time
 import measuring
 from ftllm import llm
 
-task = measuring.Task()
-llm.set_cpu_threads(task.threads)
-model = llm.model(task.model, dtype="bfloat16", moe_dtype="bfloat16")
+llm.set_cpu_threads(measuring.THREADS)
+model = llm.model(measuring.MODEL, dtype="bfloat16", moe_dtype="bfloat16")
 model.set_max_batch(32)
 library = llm.fastllm_lib
 
 
-def launch(length, tokens):
-    prompt = task.prompt(length)
+def launch(prompt, tokens):
     count, stops = model.stop_token_ctypes(None)
     # Greedy, and at least as many tokens as at most: an end of sequence does not end it.
     return library.launch_response_llm_model(
-        model.model, length, (ctypes.c_int * length)(*prompt), ctypes.c_int(tokens), ctypes.c_int(tokens), ctypes.c_bool(False),
+        model.model, len(prompt), (ctypes.c_int * len(prompt))(*prompt), ctypes.c_int(tokens), ctypes.c_int(tokens), ctypes.c_bool(False),
         ctypes.c_float(1), ctypes.c_int(1), ctypes.c_float(1), ctypes.c_float(1), ctypes.c_bool(False), count, stops)
 
 
-def run(sequences, length, tokens):
+def run(prompts, tokens):
     """Times of each sequence's tokens from submission."""
     start = time.perf_counter()
-    times = {launch(length, tokens): [] for _ in range(sequences)}
+    times = {launch(prompt, tokens): [] for prompt in prompts}
     open_handles = set(times)
     while open_handles:
         progress = False
@@ -44,10 +42,7 @@ def run(sequences, length, tokens):
     return list(times.values())
 
 
-run(1, 64, 2)
-measuring.wait_until_told()
-for length in task.lengths:
-    measuring.report(f"prefill {length}", length / run(1, length, 1)[0][0])
-if task.batch:
-    # Prompts are prefilled one after the other, and the first ones may decode meanwhile.
-    measuring.report(f"decode b{task.batch}", measuring.decode_rate(run(task.batch, task.context, task.generated + task.batch)))
+measuring.serve(prefill=lambda prompt: run([prompt], 1)[0][0],
+                prepare_decode=lambda prompts: prompts,
+                # Prompts are prefilled one after the other, and the first ones may decode meanwhile.
+                decode=lambda prompts, generated: measuring.decode_rate(run(prompts, generated + len(prompts))))

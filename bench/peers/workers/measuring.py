@@ -1,7 +1,9 @@
-"""What the workers share: their command line, own prompts, when they measure, and the lines that run.py reads.
+"""What the workers share: their command line, own prompts, and the protocol that they speak with session.py.
 
-    WORKER MODEL THREADS prefill LENGTH...
-    WORKER MODEL THREADS decode CONTEXT GENERATED BATCH"""
+    WORKER MODEL THREADS
+
+A line is `prepare` or `measure`, then `prefill LENGTH` or `decode CONTEXT GENERATED BATCH`. The answer to the first is {"prepared": ...}:
+buffers are touched, code is compiled, prompts of a batch are in the cache. The answer to the second is {"cell": ..., "tokens_per_second": ...}."""
 
 import json
 import pathlib
@@ -11,29 +13,38 @@ import sys
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 from outputs import decode_rate  # noqa: E402, F401  (the same rule for every engine)
 
-
-class Task:
-    def __init__(self):
-        if len(sys.argv) < 5 or sys.argv[3] not in ("prefill", "decode") or (sys.argv[3] == "decode" and len(sys.argv) != 7):
-            raise SystemExit("usage: WORKER MODEL THREADS prefill LENGTH... | decode CONTEXT GENERATED BATCH; run.py starts it")
-        self.model, self.threads = sys.argv[1], int(sys.argv[2])
-        numbers = list(map(int, sys.argv[4:]))
-        self.lengths = numbers if sys.argv[3] == "prefill" else []
-        self.context, self.generated, self.batch = (0, 0, 0) if self.lengths else numbers
-        self.vocab_size = json.loads((pathlib.Path(self.model) / "config.json").read_text())["vocab_size"]
-        self.random = random.Random(20261130)
-
-    def prompt(self, length):
-        """Random tokens, never the same ones again: no engine's prefix cache helps, and sequences take experts of their own."""
-        return [self.random.randrange(1, self.vocab_size) for _ in range(length)]
+if len(sys.argv) != 3:
+    raise SystemExit("usage: WORKER MODEL THREADS; run.py starts it")
+MODEL, THREADS = sys.argv[1], int(sys.argv[2])
+VOCAB_SIZE = json.loads((pathlib.Path(MODEL) / "config.json").read_text())["vocab_size"]
+_random = random.Random(20261130)
 
 
-def wait_until_told():
-    """What came before is preparation; what comes after is timed."""
-    print("ready", flush=True)
-    if not sys.stdin.readline():
-        raise SystemExit("standard input ended before a line came")
+def prompt(length):
+    """Random tokens, other ones at each call: sequences take experts of their own."""
+    return [_random.randrange(1, VOCAB_SIZE) for _ in range(length)]
 
 
-def report(cell, tokens_per_second):
-    print(json.dumps({"cell": cell, "tokens_per_second": tokens_per_second}), flush=True)
+def prompts(sequences, length):
+    return [prompt(length) for _ in range(sequences)]
+
+
+def serve(prefill, prepare_decode, decode):
+    """Until standard input ends. `prefill(prompt)`: seconds. `prepare_decode(prompts)`: a state, and `decode(state, generated)`: tokens a
+    second behind these prompts, which may be asked for again."""
+    states = {}
+    for line in sys.stdin:
+        verb, kind, *numbers = line.split()
+        numbers = tuple(map(int, numbers))
+        if (verb, kind) == ("prepare", "prefill"):
+            prefill(prompt(*numbers))
+            answer = {"prepared": line.strip()}
+        elif (verb, kind) == ("measure", "prefill"):
+            answer = {"cell": f"prefill {numbers[0]}", "tokens_per_second": numbers[0] / prefill(prompt(*numbers))}
+        elif (verb, kind) == ("prepare", "decode"):
+            context, _, batch = numbers
+            states = {numbers: prepare_decode(prompts(batch, context))}  # of one cell: its cache is memory
+            answer = {"prepared": line.strip()}
+        else:
+            answer = {"cell": f"decode b{numbers[2]}", "tokens_per_second": decode(states[numbers], numbers[1])}
+        print(json.dumps(answer), flush=True)
