@@ -52,10 +52,23 @@ class CommandParser {
  private:
   void add(const Option& option) {
     const std::string key = option.key;
-    if (key == command_.positional) {
+    const bool is_positional = key == command_.positional;
+    const std::string names = is_positional ? option.flag().substr(2) + "," + option.flag() : option.flag();
+    if (option.type == OptionType::list && (is_positional || command_.positional.empty())) {
+      // Nothing else takes words here, so a list may be several, as vLLM's users write it.
+      app_->add_option_function<std::vector<std::string>>(
+              names,
+              [this, key](const std::vector<std::string>& words) {
+                std::string joined;
+                for (const std::string& word : words) joined += (joined.empty() ? "" : ",") + word;
+                written_.emplace_back(key, joined);
+              },
+              option_help(option))
+          ->expected(1, -1);
+    } else if (is_positional) {
       app_->add_option_function<std::string>(
-          option.flag().substr(2) + "," + option.flag(),
-          [this, key](const std::string& text) { written_.emplace_back(key, text); }, option_help(option));
+          names, [this, key](const std::string& text) { written_.emplace_back(key, text); },
+          option_help(option));
     } else if (option.type == OptionType::boolean) {
       // What is on by default has a flag that turns it off, as vLLM's users write it.
       const std::string off = option.default_text == "true" ? ",!--no-" + option.flag().substr(2) : "";

@@ -112,9 +112,29 @@ std::vector<Command> make_commands() {
        of_a_server, "model", offline_defaults, run_generate});
   table.push_back(
       {"eval gsm8k", "answer the questions of a GSM8K-format file and score them",
-       "Example: tandem eval gsm8k --model models/arith --data models/arith/heldout.jsonl",
-       with({"afd.", "serving.", "up.", "eval.", "vllm.enforce_eager", "vllm.compilation_config"}),
+       "By ranks of this host in any placement, or by a server of OpenAI's API (--base-url; --model is then "
+       "its "
+       "name there).\nRight: the number behind #### (strict), or the last number anywhere (flexible). "
+       "--output "
+       "has a line for each\nanswer as it comes; --resume goes on from such a file.\n"
+       "Examples: tandem eval gsm8k --model models/arith --data models/arith/heldout.jsonl\n"
+       "          tandem eval gsm8k --base-url http://127.0.0.1:8000 --data test.jsonl --concurrency 128 "
+       "--output answers.jsonl",
+       with({"afd.", "serving.", "up.", "eval.data", "eval.limit", "eval.concurrency", "eval.max_tokens",
+             "eval.output", "eval.resume", "eval.base_url", "eval.api_key", "eval.num_fewshot",
+             "eval.fewshot_data", "vllm.enforce_eager", "vllm.compilation_config"}),
        of_a_server, "model", offline_defaults, run_eval_gsm8k});
+  table.push_back(
+      {"eval compare",
+       "two outputs of eval gsm8k, question by question",
+       "Who is right where, how often they agree, and McNemar's exact test: how likely answerers that "
+       "are\nequally good differ so unevenly.\n"
+       "Example: tandem eval compare bf16.jsonl int8.jsonl",
+       {"config", "json", "engine.log_level", "eval.files"},
+       {},
+       "eval.files",
+       {},
+       run_eval_compare});
   table.push_back({"eval parity",
                    "compare a model folder with the reference outputs that lie beside it",
                    "Float32 by default: logits within 1e-3, equal routing and equal greedy tokens.\n"
@@ -265,6 +285,26 @@ std::vector<Command> make_commands() {
        "",
        {},
        run_bench_transport});
+  table.push_back(
+      {"bench serving", "load a server of OpenAI's API and report throughput, TTFT, ITL and goodput",
+       "Against --base-url, or a server that this process starts from --model in any placement (it then has "
+       "its share\nof the CPUs). Open loop: --request-rate, with --arrivals or --burstiness; closed loop: "
+       "--max-concurrency alone.\n--model and --served-model-name name the model of --base-url; a folder "
+       "gives its tokenizer.\nTimes are from sending a request; TTFT is to its first text, ITL between "
+       "pieces "
+       "of text, TPOT from the\nfirst piece to the last for each token after the first. Status 1 when a "
+       "request failed.\n"
+       "Examples: tandem bench serving --model models/arith --max-concurrency 8 --num-prompts 64 "
+       "--random-input-len 64:256\n"
+       "          tandem bench serving --base-url http://127.0.0.1:8000 --request-rate 4 --duration-s 60 "
+       "--goodput ttft:500 itl:50 --report load.html",
+       with({"afd.", "serving.", "up.", "load.", "vllm.enforce_eager", "vllm.compilation_config"}),
+       of_a_server, "",
+       [](Settings& settings) {
+         colocated_by_default(settings);
+         settings.engine.log_level = "warning";
+       },
+       run_bench_serving});
   table.push_back(
       {"bench placement",
        "run one load with the gate on FFN and on attention, in turn, and say whether it matters",

@@ -29,10 +29,12 @@ class EngineArm final : public PlacementArm {
   }
 
   Result<ArmAccuracy> accuracy(const AccuracyTask& task) override {
-    TANDEM_ASSIGN(const std::vector<Gsm8kProblem> problems, load_gsm8k(task.data, task.limit));
+    Gsm8kTask questions;
+    TANDEM_ASSIGN(questions.problems, load_gsm8k(task.data, task.limit));
+    questions.concurrency = task.concurrency;
+    questions.max_tokens = task.max_tokens;
     TANDEM_ASSIGN(const TextModel text, TextModel::load(settings_.model));
-    TANDEM_ASSIGN(const Gsm8kRun run,
-                  run_gsm8k(deployment_->engine(), text, problems, task.concurrency, task.max_tokens));
+    TANDEM_ASSIGN(const Gsm8kRun run, run_gsm8k(deployment_->engine(), text, questions));
     return ArmAccuracy{run.score.total, run.score.strict, run.score.failed};
   }
 

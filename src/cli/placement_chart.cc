@@ -4,27 +4,12 @@
 #include <cmath>
 
 #include "cli/placement_report.h"
+#include "cli/svg_chart.h"
 
 namespace tandem {
 namespace {
 
 constexpr double kLeft = 150, kRight = 40, kWidth = 760, kTop = 60, kLane = 18, kGap = 16;
-// Far from each other in hue and in lightness, so that they differ in print, too.
-constexpr const char* kColours[] = {"#1b6ca8", "#d1495b", "#3a7d44", "#8d6a9f"};
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '<') {
-      out += "&lt;";
-    } else if (c == '&') {
-      out += "&amp;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
 
 }  // namespace
 
@@ -55,20 +40,21 @@ std::string placement_chart(const PlacementReport& report) {
       "{1:.0f}\" "
       "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
       "<text x=\"{2}\" y=\"20\" font-size=\"14\">{3}: each run, in percent of the mean of {4}</text>\n",
-      kWidth, height, 10, escaped(report.profile.name + " on " + report.shape + " over " + report.transport),
-      escaped(report.arms.front().name));
+      kWidth, height, 10,
+      markup_escaped(report.profile.name + " on " + report.shape + " over " + report.transport),
+      markup_escaped(report.arms.front().name));
   for (size_t arm = 0; arm < report.arms.size(); ++arm) {
     const double at = 16 + 130.0 * static_cast<double>(arm);
     svg += fmt::format(
         "<circle cx=\"{:.1f}\" cy=\"38\" r=\"4\" fill=\"{}\"/><text x=\"{:.1f}\" y=\"42\">{}</text>\n", at,
-        kColours[arm % std::size(kColours)], at + 10, escaped(report.arms[arm].name));
+        kChartColours[arm % std::size(kChartColours)], at + 10, markup_escaped(report.arms[arm].name));
   }
   for (size_t m = 0; m < metrics.size(); ++m) {
     const double top = kTop + group * static_cast<double>(m);
     svg += fmt::format("<text x=\"10\" y=\"{:.1f}\">{}</text>\n", top + kLane * 0.5 + 4, metrics[m].name);
     for (size_t arm = 0; arm < report.arms.size(); ++arm) {
       const double y = top + kLane * (static_cast<double>(arm) + 0.5);
-      const char* colour = kColours[arm % std::size(kColours)];
+      const char* colour = kChartColours[arm % std::size(kChartColours)];
       const double mean = spread_of(report.values(report.arms.front(), metrics[m])).mean;
       if (arm > 0 && mean != 0) {
         const double band = 100 * report.comparison(arm, metrics[m]).band / mean;

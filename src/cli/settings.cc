@@ -13,6 +13,60 @@ namespace {
 
 constexpr uint32_t kMaxCaptureSize = 4096;  // as SplitSettings::validate has it
 
+void declare_load(OptionSet& set, LoadSettings& load) {
+  set.text("load.base_url", load.base_url,
+           "Server to measure, with or without /v1; empty: one that this process starts from --model.");
+  set.choice("load.endpoint", load.endpoint, {"/v1/completions", "/v1/chat/completions"},
+             "What is asked for; a chat has each prompt as its user message.");
+  set.text(
+      "load.tokenizer", load.tokenizer,
+      "Folder or tokenizer.json that random prompts are drawn from, as token ids; empty: the model's, or "
+      "random words where no folder is known.");
+  set.text("load.api_key", load.api_key, "Bearer token for the server; empty: OPENAI_API_KEY, or none.");
+  set.choice(
+      "load.dataset_name", load.dataset_name, {"auto", "random", "custom"},
+      "random: synthetic prompts; custom: lines of load.dataset_path; auto: custom where that is given.");
+  set.text("load.dataset_path", load.dataset_path,
+           "JSONL file, one object a line with prompt, prompt_ids, messages or question, and output_tokens "
+           "where the line has a length of its own; read again from its beginning when it is too short.");
+  set.text("load.random_input_len", load.random_input_len,
+           "Tokens of a random prompt: 128, 64:256 (uniform) or lognormal:MEDIAN:SIGMA.");
+  set.text("load.random_output_len", load.random_output_len, "Tokens of an answer, in the same forms.");
+  set.real("load.random_range_ratio", load.random_range_ratio, 0, 0.999,
+           "Lengths given as one number are uniform in that number x (1 - ratio .. 1 + ratio).");
+  set.integer("load.random_prefix_len", load.random_prefix_len, 0, 1 << 24,
+              "Tokens in front of each random prompt that it shares with the others of its group.");
+  set.integer("load.num_prefixes", load.num_prefixes, 1, 1 << 20, "Groups, each with a prefix of its own.");
+  set.integer("load.num_prompts", load.num_prompts, 0, INT64_MAX,
+              "Requests; 0: 1000, or as many as load.duration_s has room for.");
+  set.real("load.duration_s", load.duration_s, 0, 1e7,
+           "Seconds in which requests are sent; those that are open then may end. 0: no limit.");
+  set.text("load.request_rate", load.request_rate,
+           "Requests a second, whatever the server does (open loop); inf: as soon as load.max_concurrency "
+           "allows.");
+  set.choice("load.arrivals", load.arrivals, {"poisson", "constant"}, "How requests of a rate are spread.");
+  set.real("load.burstiness", load.burstiness, 0.001, 1000,
+           "Shape of the gamma distribution of gaps: 1 is a Poisson process, less is burstier, more is more "
+           "even.");
+  set.integer("load.max_concurrency", load.max_concurrency, 0, 1 << 20,
+              "Requests in flight (closed loop); 0: no limit.");
+  set.boolean("load.stream", load.stream, "Stream the answers; without, there are no times of tokens.");
+  set.boolean("load.ignore_eos", load.ignore_eos,
+              "Ask for answers of exactly their length; servers that refuse the field need it off.");
+  set.real("load.temperature", load.temperature, 0, 2, "0: greedy.");
+  set.text("load.extra_body", load.extra_body, "JSON object whose fields each request gets.");
+  set.integer(
+      "load.num_warmups", load.num_warmups, 0, 100000,
+      "Requests before the measured ones, one after another; the load does not begin when one fails.");
+  set.list("load.goodput", load.goodput,
+           "Limits in milliseconds that a good request keeps: ttft:500, tpot:50, itl:50 (its mean gap), "
+           "e2el:2000.");
+  set.list("load.metric_percentiles", load.metric_percentiles, "Percentiles that are reported.");
+  set.integer("load.seed", load.seed, 0, INT64_MAX, "Seed of prompts, lengths and arrivals.");
+  set.text("load.report", load.report, "HTML file with the figures and charts; empty: none.");
+  set.text("load.output", load.output, "File for one JSON line a request; empty: none.");
+}
+
 }  // namespace
 
 OptionSet Settings::declare() {
@@ -237,6 +291,22 @@ OptionSet Settings::declare() {
   set.integer("eval.concurrency", eval.concurrency, 1, 4096, "Questions in flight at once.");
   set.integer("eval.max_tokens", eval.max_tokens, 1, 16777216, "Tokens of an answer.");
   set.text("eval.output", eval.output, "File for one JSON line a question, or a cell of the matrix.");
+  set.boolean("eval.resume", eval.resume,
+              "Keep the answers that eval.output has, and ask for those that failed or are missing.");
+  set.text(
+      "eval.base_url", eval.base_url,
+      "Server of OpenAI's API that answers, with or without /v1; empty: ranks that this command starts.");
+  set.text("eval.api_key", eval.api_key, "Bearer token for that server; empty: OPENAI_API_KEY, or none.");
+  set.integer("eval.num_fewshot", eval.num_fewshot, 0, 1000,
+              "Examples before each question, as earlier turns of the chat.");
+  set.text("eval.fewshot_data", eval.fewshot_data,
+           "File whose first questions and answers are the examples.");
+  set.list("eval.files", eval.files, "Two outputs of eval gsm8k.");
+  set.text("eval.text", eval.text, "Text file, scored as one text.");
+  set.integer("eval.window", eval.window, 0, 16777216,
+              "Tokens that are computed at once; 0: the context, at most 2048.");
+  set.integer("eval.stride", eval.stride, 0, 16777216,
+              "Tokens from one window to the next; the others are context. 0: half of the window.");
   set.boolean("eval.full", eval.full,
               "Run every supported cell of the matrix; with --output it can be taken up again.");
   set.choice("eval.cover", eval.cover, {"pairs", "values", "triples"},
@@ -259,6 +329,8 @@ OptionSet Settings::declare() {
               "Requests of a run; 0: twice as many as run at once.");
   set.integer("bench.seed", bench.seed, 0, INT64_MAX, "Seed of the prompts' token ids.");
   set.text("bench.output", bench.output, "The report is written beside this name, as .md, .json and .svg.");
+
+  declare_load(set, load);
 
   set.text("measure.shape", measure.shape,
            "Sizes of a released model by short name; its files are not needed. --list-shapes prints them.");

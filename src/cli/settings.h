@@ -99,6 +99,13 @@ struct EvalSettings {
   int64_t concurrency = 32;
   int64_t max_tokens = 256;
   std::string output;
+  bool resume = false;
+  std::string base_url, api_key;  // empty: ranks of this host answer
+  int64_t num_fewshot = 0;
+  std::string fewshot_data;
+  std::vector<std::string> files;  // to compare
+  std::string text;                // to score
+  int64_t window = 0, stride = 0;  // 0: the context, at most 2048; half of the window
   bool full = false;
   std::string cover = "pairs";
 };
@@ -118,6 +125,29 @@ struct BenchSettings {
   int64_t requests = 0;
   int64_t seed = 0;
   std::string output = "placement";
+};
+
+// A load on a server. Names as vLLM's `bench serve` has them where it has such a thing.
+struct LoadSettings {
+  std::string base_url;  // empty: a server of this process
+  std::string endpoint = "/v1/completions";
+  std::string tokenizer, api_key;
+  std::string dataset_name = "auto", dataset_path;
+  std::string random_input_len = "1024", random_output_len = "128";
+  double random_range_ratio = 0;
+  int64_t random_prefix_len = 0, num_prefixes = 1;
+  int64_t num_prompts = 0;  // 0: 1000, or what the duration has room for
+  double duration_s = 0;
+  std::string request_rate = "inf", arrivals = "poisson";
+  double burstiness = 1;
+  int64_t max_concurrency = 0;
+  bool stream = true, ignore_eos = true;
+  double temperature = 0;
+  std::string extra_body;
+  int64_t num_warmups = 1;
+  std::vector<std::string> goodput, metric_percentiles = {"50", "90", "95", "99"};
+  int64_t seed = 0;
+  std::string report, output;
 };
 
 // Benchmarks against the machine's roofs.
@@ -150,6 +180,7 @@ struct Settings {
   EvalSettings eval;
   VllmSettings vllm;
   BenchSettings bench;
+  LoadSettings load;
   MeasureSettings measure;
   ConfigurationSettings configuration;
 

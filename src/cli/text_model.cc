@@ -12,7 +12,16 @@ Result<std::vector<int32_t>> TextModel::encode_text(const std::string& text) con
 }
 
 Result<std::vector<int32_t>> TextModel::encode_question(const std::string& question) const {
+  return encode_question({}, question);
+}
+
+Result<std::vector<int32_t>> TextModel::encode_question(
+    std::span<const std::pair<std::string, std::string>> turns, const std::string& question) const {
   ChatInput input;
+  for (const auto& [asked, answered] : turns) {
+    input.messages.push_back({.role = "user", .content = asked});
+    input.messages.push_back({.role = "assistant", .content = answered});
+  }
   input.messages.push_back({.role = "user", .content = question});
   TANDEM_ASSIGN(EncodedChat chat, encode_chat(model_, input));
   return std::move(chat.tokens);

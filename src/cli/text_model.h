@@ -2,7 +2,9 @@
 // text out.
 #pragma once
 
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attention/engine.h"
@@ -21,6 +23,9 @@ class TextModel {
   Result<std::vector<int32_t>> encode_text(const std::string& text) const;
   // One user message in the chat template, up to where the assistant begins.
   Result<std::vector<int32_t>> encode_question(const std::string& question) const;
+  // The same behind earlier turns, each a question and its answer.
+  Result<std::vector<int32_t>> encode_question(std::span<const std::pair<std::string, std::string>> turns,
+                                               const std::string& question) const;
   // Without control tokens.
   Result<std::string> decode(const std::vector<int32_t>& tokens) const;
 
