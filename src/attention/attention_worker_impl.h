@@ -12,6 +12,7 @@
 
 #include "attention/attention_worker.h"
 #include "attention/lane_choice.h"
+#include "attention/mixed_steps.h"
 #include "attention/prefill_share.h"
 #include "attention/step_builder.h"
 
@@ -68,6 +69,7 @@ struct StepStream {
   LanePrograms programs, draft_programs;
   uint32_t num_layers = 0;
   uint32_t max_sequences = 0;  // of a decode step
+  uint32_t decode_parts = 0;   // of the prefill stream: its step's first parts, which are decode rows
   bool is_drafting = false;    // the drafter's lanes run
   bool is_chaining = false;    // those of the chain
   // Of the drafting in work, with a drafter of blocks.
@@ -138,6 +140,8 @@ struct AttentionWorker::Impl {
   // Starts a step on every stream that is free and has something to do. False: none was.
   bool start_streams();
   bool plan(StepStream& stream);
+  // At most `most` rows of prompts. False: there is nothing to do.
+  bool plan_prompts(StepStream& stream, uint32_t most);
   void start(StepStream& stream);
   // Runs the lanes that can go on until each must wait, a decode step has ended, or a prompt has had its
   // turn. False: none could go on.
@@ -150,6 +154,13 @@ struct AttentionWorker::Impl {
   void count_step(const StepStream& stream, const StepLane& lane);
   void choose_decode_lanes();
   StepStream& stream_of(const Lane& lane);
+
+  // ---- worker thread: attention_worker_mixed.cc ----
+
+  // Where decode rows may take rows of prompts along, and both streams are free: starts their common step, or
+  // a decode step that prompts do not disturb. False: it did neither.
+  bool start_mixed();
+  bool can_mix() const;
 
   // ---- worker thread: attention_worker_drafts.cc ----
 
@@ -201,6 +212,7 @@ struct AttentionWorker::Impl {
                                      // each drafter's behind its lane's
   std::vector<size_t> lane_streams;  // [lane id]: index in streams
   uint32_t num_decode_lanes = 1;     // in use: decode streams beyond start nothing
+  bool decodes_alone = false;        // the decode step in work is measured: prompts wait for its end
   uint64_t sweep = 0;
   std::vector<StepPart> planned;              // of a prefill step that is split over lanes
   std::vector<std::vector<StepPart>> shares;  // reused
@@ -213,6 +225,7 @@ struct AttentionWorker::Impl {
   std::vector<int32_t> ends;      // reused: tokens that end an answer
   std::vector<uint64_t> allowed;  // reused: by its form
   PrefillShare turns;
+  MixedSteps mixes;
   DraftPolicy drafts;
   std::vector<const Sequence*> gone;  // by the step that is being finished
   StepId next_step = 1;

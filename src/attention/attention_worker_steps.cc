@@ -226,6 +226,9 @@ StepStream& AttentionWorker::Impl::stream_of(const Lane& lane) {
 bool AttentionWorker::Impl::start_streams() {
   bool started = false;
   if (!streams.back().busy()) scheduler.make_way();
+  if (decodes_alone && streams.front().busy()) return false;
+  decodes_alone = false;
+  if (start_mixed()) return true;
   for (size_t i = 0; i < streams.size(); ++i) {
     StepStream& stream = streams[i];
     const bool decode = stream.row_class == RowClass::decode;
@@ -247,10 +250,15 @@ bool AttentionWorker::Impl::plan(StepStream& stream) {
     for (Sequence* sequence : out_of_blocks) finish(*sequence, FinishReason::length, {});
     return !stream.lanes[0].parts.empty();
   }
+  return plan_prompts(stream, turns.chunk_rows(options.scheduler.max_num_batched_tokens));
+}
+
+bool AttentionWorker::Impl::plan_prompts(StepStream& stream, uint32_t most) {
   std::vector<StepPart>& parts = stream.lanes.size() == 1 ? stream.lanes[0].parts : planned;
+  stream.decode_parts = 0;
   const bool may_draft = stream.lanes[0].draft_lane != nullptr && drafts.tokens() > 0;
   if (cache) cache->set_drafting(may_draft && !drafts_blocks());
-  scheduler.plan_prefill(parts, turns.chunk_rows(options.scheduler.max_num_batched_tokens));
+  scheduler.plan_prefill(parts, most);
   if (parts.empty()) return false;
   for (const StepPart& part : parts) {
     Sequence& sequence = *part.sequence;
@@ -294,7 +302,8 @@ bool AttentionWorker::Impl::run_lanes() {
     ran = false;
     ++sweep;
     while (Lane* lane = executor.next_ready(sweep, order())) {
-      const bool prefill = lane->row_class() == RowClass::prefill;
+      const bool mixed = stream_of(*lane).decode_parts > 0;
+      const bool prefill = lane->row_class() == RowClass::prefill && !mixed;
       const Instant began = now();
       Instant yield_at = Instant::max();
       if (prefill && turns.is_shared())
@@ -303,7 +312,7 @@ bool AttentionWorker::Impl::run_lanes() {
       const double seconds = std::chrono::duration<double>(now() - began).count();
       if (prefill) {
         turns.add_prefill(seconds);
-      } else {
+      } else if (!mixed) {
         turns.add_decode(seconds);
       }
       ran = ran || advance.operations > 0;
@@ -360,6 +369,7 @@ void AttentionWorker::Impl::count_step(const StepStream& stream, const StepLane&
   {
     const std::lock_guard lock(mutex);
     ++stats.steps;
+    stats.mixed_steps += stream.decode_parts > 0 ? 1 : 0;
     count_execution(stream, lane, stats.execution);
     stats.ffn_submits += step.submits;
     stats.ffn_wait_seconds += std::chrono::duration<double>(step.waited).count();
@@ -367,12 +377,18 @@ void AttentionWorker::Impl::count_step(const StepStream& stream, const StepLane&
     stats.ffn_round_trip_seconds += static_cast<double>(step.round_trip_us) * 1e-6;
     stats.ffn_residence_seconds += static_cast<double>(step.residence_us) * 1e-6;
   }
+  const double busy = std::chrono::duration<double>(step.busy).count();
+  if (stream.decode_parts > 0) {
+    mixes.add_mixed_step(rows_of(lane.parts) - stream.decode_parts, busy);
+    return;
+  }
   if (stream.row_class != RowClass::decode) {
-    turns.add_prefill_step(rows_of(lane.parts), stream.num_layers,
-                           std::chrono::duration<double>(step.busy).count());
+    turns.add_prefill_step(rows_of(lane.parts), stream.num_layers, busy);
+    mixes.add_prefill_step(rows_of(lane.parts), busy);
     return;
   }
   turns.end_decode_step();
+  mixes.add_decode_step(static_cast<uint32_t>(lane.parts.size()), busy);
   drafts.add_step(static_cast<uint32_t>(lane.parts.size()), rows_of(lane.parts),
                   std::chrono::duration<double>(step.elapsed).count());
   if (drafts.choose()) {
@@ -380,7 +396,7 @@ void AttentionWorker::Impl::count_step(const StepStream& stream, const StepLane&
   }
   if (!options.lanes.automatic) return;
   const auto rows = static_cast<double>(rows_of(lane.parts));
-  attention_cost.add(rows, std::chrono::duration<double>(step.busy).count());
+  attention_cost.add(rows, busy);
   const double there =
       static_cast<double>(step.residence_us - std::min(step.residence_us, step.queue_us)) * 1e-6;
   // With several lanes a round trip contains waiting for the other lane to look.

@@ -18,10 +18,12 @@ TEST(AttentionWorker, BatchChunksLanesAndPreemptionChangeNoBit) {
   const auto want = answer_all(alone, true);
   Served batched;
   EXPECT_EQ(answer_all(batched, false), want);
+  EXPECT_GT(batched.worker->stats().mixed_steps, 0u);
   // 9 blocks are 144 tokens: the longest request needs 98, so sequences push each other out all the time.
   Served tight({.num_blocks = 9, .max_num_seqs = 5, .max_num_batched_tokens = 11});
   EXPECT_EQ(answer_all(tight, false), want);
   EXPECT_GT(tight.worker->stats().preempted, 0u);
+  EXPECT_GT(tight.worker->stats().mixed_steps, 0u);
 }
 
 // Any number of lanes, either split, replies in any order, sequences that push each other out and others that
@@ -49,6 +51,8 @@ TEST(AttentionWorker, LanesChangeNoBit) {
       EXPECT_EQ(answer_all(served, false), want) << lanes << " lanes, split " << static_cast<int>(split);
       for (const auto& recorder : cancelled) recorder->wait();
       most_waiting = std::max(most_waiting, served.late->most_waiting.load());
+      EXPECT_EQ(served.worker->stats().mixed_steps, 0u)
+          << "rows that wait for experts leave prompts the time";
     }
   }
   EXPECT_GE(most_waiting, 8u) << "lanes never waited beside each other";
@@ -197,7 +201,7 @@ TEST(AttentionWorker, ALostPeerEndsEveryRequestByNameAndComesBack) {
   EXPECT_EQ((Answer{recorder->tokens(), finish.logits_hash}), want);
 }
 
-// A step of a long prompt is interrupted between operations: the answer beside it goes on meanwhile.
+// A long prompt comes along with the steps of the answer beside it, or is interrupted between operations.
 TEST(AttentionWorker, ALongPromptDoesNotHoldDecodeUp) {
   Served alone({.num_blocks = 800, .max_num_batched_tokens = 3000, .max_context = 6000});
   const GenerationRequest talk = alone.request(1, 10, 5000), prompt = alone.request(2, 3000, 2);

@@ -132,6 +132,7 @@ struct EngineStats {
   uint32_t kv_blocks_total = 0, kv_blocks_used = 0;
   uint64_t prompt_tokens = 0, generated_tokens = 0, steps = 0, finished = 0, cancelled = 0, failed = 0,
            preempted = 0;
+  uint64_t mixed_steps = 0;   // of steps: those of decode rows and prompts' rows together
   uint32_t decode_lanes = 1;  // in use now
   ExecutionStats execution;
   SpeculationStats speculation;

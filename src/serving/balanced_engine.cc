@@ -179,6 +179,7 @@ EngineStats BalancedEngine::stats() const {
     sum.cancelled += stats.cancelled;
     sum.failed += stats.failed;
     sum.preempted += stats.preempted;
+    sum.mixed_steps += stats.mixed_steps;
     sum.ffn_submits += stats.ffn_submits;
     sum.execution.add(stats.execution);
     sum.speculation.add(stats.speculation);

@@ -91,8 +91,9 @@ enum StateTag : uint16_t {
   kPrefixQueriedTokens,
   kPrefixHitTokens,
   kPrefixKeptBlocks,
+  kMixedSteps,
 };
-static_assert(sizeof(EngineStats) == 336, "EngineStats has changed: give the new count a tag here");
+static_assert(sizeof(EngineStats) == 344, "EngineStats has changed: give the new count a tag here");
 
 constexpr size_t kRecordHeadBytes = 16;
 constexpr size_t kTokenBytes = kRecordHeadBytes + 16;
@@ -366,6 +367,7 @@ std::vector<std::byte> StateLayout::encode(const EngineState& state) {
   out.number(kCancelled, stats.cancelled);
   out.number(kFailed, stats.failed);
   out.number(kPreempted, stats.preempted);
+  out.number(kMixedSteps, stats.mixed_steps);
   out.number(kFfnSubmits, stats.ffn_submits);
   out.number(kFfnWaitSeconds, stats.ffn_wait_seconds);
   out.number(kStepSeconds, stats.step_seconds);
@@ -431,6 +433,8 @@ Result<EngineState> StateLayout::decode(std::span<const std::byte> body) {
         return take(field, stats.failed);
       case kPreempted:
         return take(field, stats.preempted);
+      case kMixedSteps:
+        return take(field, stats.mixed_steps);
       case kFfnSubmits:
         return take(field, stats.ffn_submits);
       case kFfnWaitSeconds:

@@ -169,6 +169,7 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   state.stats.waiting = 3;
   state.stats.kv_blocks_used = 17;
   state.stats.preempted = 2;
+  state.stats.mixed_steps = 41;
   state.stats.step_seconds = 1.5;
   state.stats.ffn_round_trip_seconds = 0.75;
   state.stats.ffn_residence_seconds = 0.5;
@@ -187,6 +188,7 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   EXPECT_EQ(got->stats.waiting, 3u);
   EXPECT_EQ(got->stats.kv_blocks_used, 17u);
   EXPECT_EQ(got->stats.preempted, 2u);
+  EXPECT_EQ(got->stats.mixed_steps, 41u);
   EXPECT_EQ(got->stats.step_seconds, 1.5);
   EXPECT_EQ(got->stats.ffn_round_trip_seconds, 0.75);
   EXPECT_EQ(got->stats.ffn_residence_seconds, 0.5);

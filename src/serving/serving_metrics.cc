@@ -60,6 +60,8 @@ void append_engine(const Engine& engine, std::vector<MetricFamily>& out) {
   counter("tandem_engine_failed_total", "Sequences ended by an error", stats.failed);
   counter("tandem_engine_preempted_total", "Sequences put back into the queue for lack of KV blocks",
           stats.preempted);
+  counter("tandem_engine_mixed_steps_total", "Steps of decode rows and prompts' rows together",
+          stats.mixed_steps);
   counter("tandem_engine_step_seconds_total", "Time in steps", stats.step_seconds);
   const ExecutionStats& execution = stats.execution;
   counter("tandem_eager_steps_total", "Steps that no captured program ran", execution.eager_steps);

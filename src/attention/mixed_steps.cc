@@ -1,0 +1,92 @@
+#include "attention/mixed_steps.h"
+
+#include <algorithm>
+
+namespace tandem {
+namespace {
+
+// Of a measurement in a smoothed one: the last few count, for contexts grow and sequences come and go.
+constexpr double kNew = 1.0 / 4;
+// Mixed steps between two measured decode steps: these give prompts nothing, a twentieth of the time or less.
+constexpr uint32_t kStepsBetweenMeasurements = 16;
+// Steps of prompts that go apart once that was faster: what made it so (a long context) stays for a while.
+constexpr uint32_t kPlansApart = 8;
+// Prompts go apart where that is faster by a quarter: answers have more even gaps beside them.
+constexpr double kFasterApart = 0.8;
+// Mixed steps until their number of rows has settled, and what prompts gain is known.
+constexpr uint32_t kSettled = 12;
+// Rows of the first mixed step where nothing is known of a row: few enough to be no stall whatever they cost.
+constexpr uint32_t kFirstRows = 16;
+// Of what a step was too long or too short by, taken back in the next one; and most of the rows that change.
+// A step's time has noise of a tenth.
+constexpr double kCorrected = 1.0 / 4, kMostChange = 1.0 / 4;
+// A longer step is a stall of the machine, and counts as so much.
+constexpr double kStall = 1.25;
+// A row that seems to cost nothing is noise. Of a decode step.
+constexpr double kLeastRow = 1.0 / 512;
+
+void smooth(double& value, double measured) {
+  value = value == 0 ? measured : value + kNew * (measured - value);
+}
+
+}  // namespace
+
+// A step's reads grow with its sequences, slowly: another quarter of them is still the same step.
+bool MixedSteps::is_like_measured(uint32_t sequences) const {
+  const uint32_t slack = decode_sequences_ / 4;
+  return decode_sequences_ > 0 && sequences + slack >= decode_sequences_ &&
+         sequences <= decode_sequences_ + slack;
+}
+
+MixedPlan MixedSteps::plan(uint32_t sequences, double ratio, uint32_t most) {
+  if (most == 0 || ratio <= 0) return {};
+  if (apart_ > 0) {
+    --apart_;
+    return {};
+  }
+  if (!is_like_measured(sequences) || since_decode_ >= kStepsBetweenMeasurements) return {StepMix::alone, 0};
+  wanted_ = (1 + ratio) * decode_step_;
+  if (rows_ == 0) {
+    // As if nothing were saved: the step is not too long.
+    rows_ = row_ > 0 ? ratio * decode_step_ / row_ : kFirstRows;
+    num_mixed_ = 0;
+    mixed_step_ = 0;
+  }
+  rows_ = std::clamp<double>(rows_, 1, most);
+  if (row_ > 0 && num_mixed_ >= kSettled) {
+    const double beside = rows_ / mixed_step_, between = ratio / (1 + ratio) / row_;
+    if (beside < kFasterApart * between) {
+      apart_ = kPlansApart;
+      rows_ = 0;
+      return {};
+    }
+  }
+  planned_ = static_cast<uint32_t>(rows_);
+  return {StepMix::mixed, planned_};
+}
+
+void MixedSteps::add_decode_step(uint32_t sequences, double seconds) {
+  if (!is_like_measured(sequences)) decode_step_ = 0;
+  smooth(decode_step_, seconds);
+  decode_sequences_ = sequences;
+  since_decode_ = 0;
+}
+
+void MixedSteps::add_prefill_step(uint32_t rows, double seconds) {
+  if (rows > 0) smooth(row_, seconds / rows);
+}
+
+void MixedSteps::add_mixed_step(uint32_t prompt_rows, double seconds) {
+  ++since_decode_;
+  // The end of a prompt says little of a step that is full.
+  if (prompt_rows == 0 || 2 * prompt_rows < planned_) return;
+  const double row =
+      row_ > 0 ? row_ : std::max(kLeastRow * decode_step_, (seconds - decode_step_) / prompt_rows);
+  seconds += (planned_ - std::min(planned_, prompt_rows)) * row;
+  smooth(mixed_step_, num_mixed_ == 0 ? seconds : std::min(seconds, kStall * mixed_step_));
+  ++num_mixed_;
+  const double most = std::max(1.0, kMostChange * rows_);
+  rows_ += std::clamp(kCorrected * (wanted_ - seconds) / row, -most, most);
+}
+
+}  // namespace tandem
