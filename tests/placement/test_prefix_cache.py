@@ -104,3 +104,19 @@ def test_a_cache_outlives_its_server(model, flags, whole, tmp_path):
     assert f"{file}: unit " in log and "its checksum is wrong" in log, log
     assert outcome(computed) == expected
     assert [answer["cached_tokens"] for answer in computed["answers"]] == tokens[0]
+
+
+@pytest.mark.parametrize("model, flags", [("mixtral", []), ("moonlight", []), ("mixtral", ["--ffn", "2", "--connector", "m2n", GATE])])
+def test_a_prompt_of_8k_twice(model, flags, tmp_path):
+    """All of it but the last token's block comes from the cache the second time, under chunks, placements and both kinds of attention."""
+    rng, path = random.Random(8), tmp_path / "prompts.jsonl"
+    vocabulary, length = json.loads((FIXTURES / model / "config.json").read_text())["vocab_size"], 8 * 1024 - 64
+    prompt = [rng.randrange(vocabulary) for _ in range(length)]
+    other = prompt[: length // 2] + [rng.randrange(vocabulary) for _ in range(100)]
+    path.write_text("".join(json.dumps({"prompt_ids": ids}) + "\n" for ids in (prompt, prompt, other)))
+    limits = ["--kv-cache-tokens", "16384", "--max-context-tokens", "8192"]
+    whole = run(path, model, "--no-enable-prefix-caching", *limits)
+    cached = run(path, model, *limits, *flags)
+    assert outcome(cached) == outcome(whole)
+    assert [answer["cached_tokens"] for answer in cached["answers"]] == [0, length - 16, length // 2]
+    assert outcome(cached)[0] == outcome(cached)[1]
