@@ -78,6 +78,13 @@ FAMILIES = {
         "max_position_embeddings": 4096, "tie_word_embeddings": True, "embedding_multiplier": 3.0,
         "attention_multiplier": 0.0625, "residual_multiplier": 0.7, "logits_scaling": 1.5, "output_router_logits": False,
         "router_aux_loss_coef": 0.0}),
+    # One norm over all heads, values that are clipped, and every projection of attention with a bias.
+    "olmoe": ("Olmoe", {
+        **COMMON, "architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "hidden_size": 64, "intermediate_size": 24,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 6, "num_experts_per_tok": 3,
+        "norm_topk_prob": False, "rms_norm_eps": 1e-3, "rope_theta": 10000.0, "rope_scaling": None,
+        "max_position_embeddings": 4096, "attention_bias": True, "clip_qkv": 1.25, "output_router_logits": False,
+        "router_aux_loss_coef": 0.01}),
     # All kinds of layers; an indexer that leaves entries out from position 68 on.
     "deepseek_v4": ("DeepseekV4", {
         **DEEPSEEK_V4, "num_hidden_layers": 4, "compress_ratios": [0, 4, 128, 4, 0], "num_hash_layers": 2, "o_groups": 2,

@@ -57,9 +57,19 @@ struct Checker {
     const uint32_t width = attention.num_heads * attention.head_dim;
     TANDEM_TRY(matrix(name + "qkv", weights.qkv, width + 2 * attention.num_kv_heads * attention.head_dim,
                       config.hidden_size));
-    if (attention.per_head_qk_norm) {
-      TANDEM_TRY(vector(name + "q_norm", weights.q_norm, attention.head_dim));
-      TANDEM_TRY(vector(name + "k_norm", weights.k_norm, attention.head_dim));
+    const uint32_t key_width = attention.num_kv_heads * attention.head_dim;
+    if (attention.per_head_qk_norm || attention.whole_qk_norm) {
+      const bool whole = attention.whole_qk_norm;
+      TANDEM_TRY(vector(name + "q_norm", weights.q_norm, whole ? width : attention.head_dim));
+      TANDEM_TRY(vector(name + "k_norm", weights.k_norm, whole ? key_width : attention.head_dim));
+    }
+    if (attention.qkv_bias) {
+      TANDEM_TRY(vector(name + "q_bias", weights.q_bias, width));
+      TANDEM_TRY(vector(name + "k_bias", weights.k_bias, key_width));
+      TANDEM_TRY(vector(name + "v_bias", weights.v_bias, key_width));
+    }
+    if (attention.output_bias) {
+      TANDEM_TRY(vector(name + "output_bias", weights.output_bias, config.hidden_size));
     }
     return matrix(name + "output", weights.output, config.hidden_size, width);
   }

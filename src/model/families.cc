@@ -12,13 +12,14 @@
 namespace tandem {
 namespace {
 
-constexpr std::array<FamilyEntry, 8> kFamilies = {{
+constexpr std::array<FamilyEntry, 9> kFamilies = {{
     {"deepseek_v2", Family::deepseek_v2, parse_deepseek_v2, plan_deepseek},
     {"deepseek_v3", Family::deepseek_v3, parse_deepseek_v3, plan_deepseek},
     {"kimi_k2", Family::deepseek_v3, parse_deepseek_v3, plan_deepseek},
     {"qwen3_moe", Family::qwen3_moe, parse_qwen3_moe, plan_qwen3_moe},
     {"mixtral", Family::mixtral, parse_mixtral, plan_mixtral},
     {"granitemoe", Family::granite_moe, parse_granite_moe, plan_granite_moe},
+    {"olmoe", Family::olmoe, parse_olmoe, plan_olmoe},
     {"deepseek_v4", Family::deepseek_v4, parse_deepseek_v4, plan_deepseek_v4, canonical_deepseek_v4_name},
     {"deepseek_ref", Family::deepseek_v4, parse_deepseek_v4, plan_deepseek_v4, canonical_deepseek_v4_name},
 }};

@@ -52,12 +52,14 @@ void parse_deepseek_v3(ConfigReader& reader, ModelConfig& config);
 void parse_qwen3_moe(ConfigReader& reader, ModelConfig& config);
 void parse_mixtral(ConfigReader& reader, ModelConfig& config);
 void parse_granite_moe(ConfigReader& reader, ModelConfig& config);
+void parse_olmoe(ConfigReader& reader, ModelConfig& config);
 void parse_deepseek_v4(ConfigReader& reader, ModelConfig& config);
 
 void plan_deepseek(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
 void plan_qwen3_moe(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
 void plan_mixtral(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
 void plan_granite_moe(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
+void plan_olmoe(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
 void plan_deepseek_v4(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
 
 }  // namespace tandem

@@ -40,14 +40,10 @@ void plan_qwen3_moe(const ModelConfig& config, LoadPlan& plan, ModelWeights& wei
   plan_ends(config, plan, weights);
   for (uint32_t l = 0; l < config.num_layers; ++l) {
     LayerWeights& layer = weights.layers[l];
-    const std::string prefix = "model.layers." + std::to_string(l) + ".", attn = prefix + "self_attn.";
+    const std::string prefix = "model.layers." + std::to_string(l) + ".";
     plan.at_layer(l);
     plan_layer_norms(config, plan, prefix, layer.attention);
-    plan_gqa(config, plan, attn, layer.attention);
-    plan.vector(layer.attention.q_norm, WeightRole::attention, attn + "q_norm.weight",
-                config.attention.head_dim);
-    plan.vector(layer.attention.k_norm, WeightRole::attention, attn + "k_norm.weight",
-                config.attention.head_dim);
+    plan_gqa(config, plan, prefix + "self_attn.", layer.attention);
     const std::string mlp = prefix + "mlp.";
     if (!config.is_moe(l)) {
       plan_gated_mlp(plan, layer.dense, WeightRole::dense, mlp, config.dense_intermediate_size,

@@ -101,6 +101,19 @@ TEST(Inspect, OtherReleasedModels) {
   EXPECT_EQ(granite.role(WeightRole::head).parameters, 0u);
 }
 
+TEST(Inspect, Olmoe1b7b) {
+  const InspectReport report = report_of(R"("model_type":"olmoe","architectures":["OlmoeForCausalLM"],
+    "vocab_size":50304,"hidden_size":2048,"intermediate_size":1024,"num_hidden_layers":16,"num_attention_heads":16,
+    "num_key_value_heads":16,"num_experts":64,"num_experts_per_tok":8,"norm_topk_prob":false,"clip_qkv":null,
+    "attention_bias":false,"attention_dropout":0.0,"hidden_act":"silu","max_position_embeddings":4096,
+    "rms_norm_eps":1e-05,"rope_scaling":null,"rope_theta":10000.0,"eos_token_id":50279,"pad_token_id":1,
+    "output_router_logits":false,"router_aux_loss_coef":0.01,"tie_word_embeddings":false,"torch_dtype":"bfloat16",
+    "transformers_version":"4.43.0","use_cache":true,"initializer_range":0.02)");
+  expect_billions(report.parameters, 6.92);
+  expect_billions(report.active_parameters, 1.18);
+  EXPECT_EQ(report.kv_bytes_per_token, 16u * 2 * 2048 * 2);
+}
+
 // Every rank's share of the experts; all shares together are the experts as often as there are replicas.
 TEST(Inspect, FfnRanks) {
   const std::string qwen =

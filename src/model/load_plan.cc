@@ -186,6 +186,17 @@ void plan_gqa(const ModelConfig& config, LoadPlan& plan, const std::string& pref
   plan.pack(weights.qkv, kRole, PackArrangement::plain, {{q, 0, q_rows}, {k, 0, kv_rows}, {v, 0, kv_rows}},
             config.hidden_size);
   plan.matrix(weights.output, kRole, prefix + "o_proj.weight", config.hidden_size, q_rows);
+  if (attention.qkv_bias) {
+    plan.vector(weights.q_bias, kRole, prefix + "q_proj.bias", q_rows);
+    plan.vector(weights.k_bias, kRole, prefix + "k_proj.bias", kv_rows);
+    plan.vector(weights.v_bias, kRole, prefix + "v_proj.bias", kv_rows);
+  }
+  if (attention.output_bias)
+    plan.vector(weights.output_bias, kRole, prefix + "o_proj.bias", config.hidden_size);
+  if (!attention.per_head_qk_norm && !attention.whole_qk_norm) return;
+  const bool whole = attention.whole_qk_norm;
+  plan.vector(weights.q_norm, kRole, prefix + "q_norm.weight", whole ? q_rows : attention.head_dim);
+  plan.vector(weights.k_norm, kRole, prefix + "k_norm.weight", whole ? kv_rows : attention.head_dim);
 }
 
 void plan_gated_mlp(LoadPlan& plan, MlpWeights& out, WeightRole role, const std::string& prefix,

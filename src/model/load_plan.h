@@ -141,7 +141,8 @@ void plan_ends(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights)
 // input_layernorm and post_attention_layernorm.
 void plan_layer_norms(const ModelConfig& config, LoadPlan& plan, const std::string& prefix,
                       AttentionWeights& weights);
-// q_proj, k_proj, v_proj in one weight, o_proj.
+// q_proj, k_proj, v_proj in one weight, o_proj; their biases, q_norm and k_norm where the configuration has
+// them.
 void plan_gqa(const ModelConfig& config, LoadPlan& plan, const std::string& prefix,
               AttentionWeights& weights);
 // gate_proj, up_proj, down_proj.

@@ -96,7 +96,6 @@ void parse_common(ConfigReader& reader, ModelConfig& config) {
   if (const std::string act = reader.text_or("hidden_act", "silu"); act != "silu") {
     reader.fail(ErrorCode::unsupported, "hidden_act", fmt::format("is '{}'; silu is implemented", act));
   }
-  reader.require_false("attention_bias", "biases of the projections are not implemented for this family");
   reader.require_false("mlp_bias", "biases of the experts are not implemented");
   config.layer_ffn.assign(config.num_layers, FfnKind::moe);
 }
@@ -124,6 +123,8 @@ Result<ModelConfig> parse_model_config(const std::string& text, const std::strin
   config.model_type = type;
   parse_common(reader, config);
   if (!reader.failed()) entry->parse(reader, config);  // families divide by what has been checked above
+  if (!config.attention.qkv_bias)
+    reader.require_false("attention_bias", "biases of the projections are not implemented for this family");
   TANDEM_TRY(reader.status());
   return config;
 }

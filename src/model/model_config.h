@@ -14,7 +14,7 @@
 
 namespace tandem {
 
-enum class Family : uint8_t { deepseek_v2, deepseek_v3, qwen3_moe, mixtral, granite_moe, deepseek_v4 };
+enum class Family : uint8_t { deepseek_v2, deepseek_v3, qwen3_moe, mixtral, granite_moe, deepseek_v4, olmoe };
 
 enum class AttentionKind : uint8_t {
   gqa,
@@ -47,6 +47,9 @@ struct AttentionConfig {
   uint32_t num_kv_heads = 0;      // gqa
   uint32_t head_dim = 0;          // gqa
   bool per_head_qk_norm = false;  // Qwen3: RMS norm of each head of q and k before RoPE
+  bool whole_qk_norm = false;     // OLMoE: one RMS norm over all heads of q and one over all of k, instead
+  float qkv_bound = 0.0f;         // OLMoE's clip_qkv, behind the norms and before RoPE; 0: none
+  bool qkv_bias = false, output_bias = false;  // gqa: added to the products, before norms
   // mla
   uint32_t q_lora_rank = 0;  // 0: q_proj straight from the hidden row
   uint32_t kv_lora_rank = 0;

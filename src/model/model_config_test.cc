@@ -41,6 +41,10 @@ constexpr const char* kBareGranite =
     R"({"model_type":"granitemoe","vocab_size":512,"hidden_size":64,"num_hidden_layers":2,
  "num_attention_heads":8,"intermediate_size":48)";
 
+constexpr const char* kBareOlmoe =
+    R"({"model_type":"olmoe","vocab_size":512,"hidden_size":64,"num_hidden_layers":2,
+ "num_attention_heads":8)";
+
 TEST(ModelConfig, DeepseekV3AsReleased) {
   const ModelConfig config = parsed(kV3);
   EXPECT_EQ(config.family, Family::deepseek_v3);
@@ -117,6 +121,33 @@ TEST(ModelConfig, AbsentKeysHaveTheFamilysDefault) {
   EXPECT_EQ(granite.router.score, RouterScore::top_k_logits);
   EXPECT_FALSE(granite.tie_word_embeddings);
   EXPECT_EQ(granite.stored_dtype, DType::f32);
+}
+
+TEST(ModelConfig, Olmoe) {
+  const ModelConfig bare = parsed(kBareOlmoe);
+  EXPECT_TRUE(bare.attention.whole_qk_norm);
+  EXPECT_FALSE(bare.attention.per_head_qk_norm);
+  EXPECT_EQ(bare.attention.num_kv_heads, 8u);
+  EXPECT_EQ(bare.attention.qkv_bound, 0.0f);
+  EXPECT_FALSE(bare.attention.qkv_bias || bare.attention.output_bias);
+  EXPECT_EQ(bare.attention.rope.theta, 10000.0f);
+  EXPECT_EQ(bare.rms_norm_eps, 1e-5f);
+  EXPECT_EQ(bare.moe_intermediate_size, 2048u);
+  EXPECT_EQ(bare.router.num_experts, 64u);
+  EXPECT_EQ(bare.router.top_k, 8u);
+  EXPECT_FALSE(bare.router.renormalize);
+  const ModelConfig full = parsed(kBareOlmoe, R"(,"clip_qkv":8.0,"attention_bias":true,"norm_topk_prob":true,
+      "intermediate_size":1024,"num_key_value_heads":4,"head_dim":8)");
+  EXPECT_EQ(full.attention.qkv_bound, 8.0f);
+  EXPECT_TRUE(full.attention.qkv_bias && full.attention.output_bias && full.router.renormalize);
+  EXPECT_EQ(full.moe_intermediate_size, 1024u);
+  EXPECT_EQ(parsed(kBareOlmoe, R"(,"clip_qkv":null)").attention.qkv_bound, 0.0f);
+  expect_refused(kBareOlmoe, R"(,"clip_qkv":0)", "clip_qkv", ErrorCode::invalid_argument);
+  expect_refused(kBareOlmoe, R"(,"clip_qkv":-8)", "clip_qkv", ErrorCode::invalid_argument);
+  expect_refused(kBareOlmoe, R"(,"clip_qkv":true)", "clip_qkv", ErrorCode::invalid_argument);
+  expect_refused(kBareOlmoe, R"(,"head_dim":16)", "head_dim is 16; hidden_size / num_attention_heads");
+  expect_refused(kBareOlmoe, R"(,"rope_scaling":{"type":"linear","factor":2})", "linear");
+  expect_refused(kBareOlmoe, R"(,"hidden_act":"gelu")", "hidden_act");
 }
 
 TEST(ModelConfig, NullIsNotAbsent) {

@@ -20,9 +20,10 @@
 namespace tandem::test {
 
 // One fixture of each shape of a family: MLA with and without q_lora, V2's and V3's routers, GQA with head
-// norms, plain, and with multipliers; a window with compressed entries and residual streams.
-inline constexpr const char* kFamilies[] = {"deepseek_v2", "deepseek_v3", "moonlight",  "qwen3_moe",
-                                            "mixtral",     "granitemoe",  "deepseek_v4"};
+// norms, plain, with multipliers, and with whole norms, biases and clipped values; a window with compressed
+// entries and residual streams.
+inline constexpr const char* kFamilies[] = {"deepseek_v2", "deepseek_v3", "moonlight",   "qwen3_moe",
+                                            "mixtral",     "granitemoe",  "deepseek_v4", "olmoe"};
 
 struct TestModel {
   ModelConfig config;

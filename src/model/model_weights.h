@@ -36,7 +36,10 @@ struct AttentionWeights {
   std::vector<float> post_attention_norm;  // [hidden]
   // gqa: rows of q, then k, then v in one matrix [(heads + 2 * kv_heads) * head_dim, hidden]
   PackedWeight qkv;
-  std::vector<float> q_norm, k_norm;  // [head_dim] or empty
+  std::vector<float> q_bias, k_bias, v_bias;  // [heads * head_dim], [kv_heads * head_dim]; or empty
+  std::vector<float> output_bias;             // [hidden] or empty
+  // [head_dim], over whole projections [heads * head_dim] and [kv_heads * head_dim], or empty
+  std::vector<float> q_norm, k_norm;
   // mla
   PackedWeight q_a;              // [q_lora_rank, hidden]; empty without q_lora
   std::vector<float> q_a_norm;   // [q_lora_rank]
@@ -125,9 +128,9 @@ struct HeldParts {
 enum class WeightStorage : uint8_t {
   stored,       // codes with block scales (fp8, fp4) are packed as they are (float32 compute: dequantised)
   dequantized,  // codes are dequantised to the compute dtype
-  // Experts, shared experts, projections, dense layers and the head are quantised while they are loaded, where
-  // the files do not have them in this format already; absorbed projections, router, embedding, norms and what
-  // else released fp8 models leave in bf16 stay as they are. bf16 compute only.
+  // Experts, shared experts, projections, dense layers and the head are quantised while they are loaded,
+  // where the files do not have them in this format already; absorbed projections, router, embedding, norms
+  // and what else released fp8 models leave in bf16 stay as they are. bf16 compute only.
   int8,
   fp8,
   mxfp8,

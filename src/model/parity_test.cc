@@ -15,10 +15,19 @@
 namespace tandem {
 namespace {
 
-constexpr const char* kFixtures[] = {"deepseek_v2",     "deepseek_v2_lite", "deepseek_v3",
-                                     "deepseek_v3_mtp", "deepseek_v4",      "deepseek_v4_pro",
-                                     "granitemoe",      "kimi_k2",          "mixtral",
-                                     "moonlight",       "qwen3_moe",        "qwen3_moe_sparse_step"};
+constexpr const char* kFixtures[] = {"deepseek_v2",
+                                     "deepseek_v2_lite",
+                                     "deepseek_v3",
+                                     "deepseek_v3_mtp",
+                                     "deepseek_v4",
+                                     "deepseek_v4_pro",
+                                     "granitemoe",
+                                     "kimi_k2",
+                                     "mixtral",
+                                     "olmoe",
+                                     "moonlight",
+                                     "qwen3_moe",
+                                     "qwen3_moe_sparse_step"};
 
 class Parity : public testing::TestWithParam<const char*> {
  protected:

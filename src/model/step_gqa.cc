@@ -14,7 +14,7 @@ GqaStep::GqaStep(ProgramBuilder& builder, const ModelConfig& config, const StepT
   const uint32_t query_width = attention.num_heads * attention.head_dim;
   const uint32_t key_width = attention.num_kv_heads * attention.head_dim;
   qkv_ = builder.tensor("attention.qkv", DType::f32, query_width + 2 * key_width);
-  rotated_ = attention.per_head_qk_norm
+  rotated_ = attention.per_head_qk_norm || attention.whole_qk_norm
                  ? builder.tensor("attention.query_key", DType::f32, query_width + key_width)
                  : qkv_;
   attended_ = builder.tensor("attention.attended", tensors.compute_dtype, query_width);
@@ -30,21 +30,28 @@ void GqaStep::append(ProgramBuilder& builder, uint32_t layer, const AttentionWei
   const std::string name = "layers." + std::to_string(layer) + ".attention.";
 
   append_matmul(builder, name + "qkv", {.weights = {&weights.qkv, 1}, .in = tensors_.normed, .out = qkv_});
-  if (attention.per_head_qk_norm) {
+  if (attention.qkv_bias)
+    builder.append(add_bias(name + "qkv_bias", qkv_, {weights.q_bias, weights.k_bias, weights.v_bias}));
+  if (attention.per_head_qk_norm || attention.whole_qk_norm) {
+    const bool whole = attention.whole_qk_norm;
     builder.append(rms_norm(name + "q_norm", {.in = qkv_,
-                                              .heads = attention.num_heads,
-                                              .cols = head_dim,
+                                              .heads = whole ? 1 : attention.num_heads,
+                                              .cols = whole ? query_width : head_dim,
                                               .weight = weights.q_norm,
                                               .epsilon = config_.rms_norm_eps,
                                               .out = rotated_}));
     builder.append(rms_norm(name + "k_norm", {.in = qkv_,
                                               .in_column = query_width,
-                                              .heads = attention.num_kv_heads,
-                                              .cols = head_dim,
+                                              .heads = whole ? 1 : attention.num_kv_heads,
+                                              .cols = whole ? key_width : head_dim,
                                               .weight = weights.k_norm,
                                               .epsilon = config_.rms_norm_eps,
                                               .out = rotated_,
                                               .out_column = query_width}));
+  }
+  if (const float bound = attention.qkv_bound; bound != 0) {
+    builder.append(clamp(name + "clamp_qk", rotated_, 0, query_width + key_width, bound));
+    builder.append(clamp(name + "clamp_v", qkv_, query_width + key_width, key_width, bound));
   }
   // The heads of k follow those of q at the same distance: one rotation for both.
   builder.append(rope(name + "rope", {.x = rotated_,
@@ -69,6 +76,8 @@ void GqaStep::append(ProgramBuilder& builder, uint32_t layer, const AttentionWei
                                     .scale = attention.softmax_scale}));
   append_matmul(builder, name + "output",
                 {.weights = {&weights.output, 1}, .in = attended_, .out = tensors_.branch});
+  if (attention.output_bias)
+    builder.append(add_bias(name + "output_bias", tensors_.branch, {weights.output_bias}));
 }
 
 }  // namespace tandem

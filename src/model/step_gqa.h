@@ -1,5 +1,6 @@
-// Grouped-query attention of a layer (Qwen3-MoE, Mixtral, GraniteMoE): q, k, v in one product, optional RMS
-// norm of each head of q and k, rotation, cache write, attention, output projection.
+// Grouped-query attention of a layer (Qwen3-MoE, OLMoE, Mixtral, GraniteMoE): q, k, v in one product,
+// optional biases, optional RMS norm of each head of q and k or of all of them together, rotation, cache
+// write, attention, output projection.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ class GqaStep {
   StepTensors tensors_;
   Tensor qkv_;       // float32 [rows, (heads + 2 * kv_heads) * head_dim]
   Tensor rotated_;   // float32: q, then k, in the first (heads + kv_heads) * head_dim columns; qkv_ itself
-                     // without head norms
+                     // without norms
   Tensor attended_;  // compute dtype [rows, heads * head_dim]
 };
 

@@ -1,5 +1,6 @@
 #include "program/operations_basic.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstring>
 #include <utility>
@@ -137,6 +138,31 @@ OperationPtr row_dot(std::string name, const Tensor& in, std::span<const float> 
       for (size_t i = 0; i < weights.size(); ++i) sum += double{values[i]} * double{weights[i]};
       step.data<float>(out)[row] = static_cast<float>(sum);
     }
+    return {};
+  });
+}
+
+OperationPtr add_bias(std::string name, const Tensor& x, std::vector<std::span<const float>> parts) {
+  assert(x.dtype == DType::f32);
+  return make_compute(std::move(name), [x, parts = std::move(parts)](StepContext& step) -> Status {
+    step.kernels.pool().run(step.rows(x), [&](size_t row, int) {
+      float* values = step.data<float>(x) + row * x.cols;
+      for (const std::span<const float> part : parts) {
+        for (size_t i = 0; i < part.size(); ++i) values[i] += part[i];
+        values += part.size();
+      }
+    });
+    return {};
+  });
+}
+
+OperationPtr clamp(std::string name, const Tensor& x, uint32_t column, uint32_t cols, float bound) {
+  assert(x.dtype == DType::f32 && column + cols <= x.cols && bound > 0);
+  return make_compute(std::move(name), [x, column, cols, bound](StepContext& step) -> Status {
+    step.kernels.pool().run(step.rows(x), [&](size_t row, int) {
+      float* values = step.data<float>(x, column) + row * x.cols;
+      for (uint32_t i = 0; i < cols; ++i) values[i] = std::clamp(values[i], -bound, bound);
+    });
     return {};
   });
 }

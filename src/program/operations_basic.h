@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/packed_weight.h"
 #include "program/operation.h"
@@ -71,6 +72,13 @@ OperationPtr add_to_streams(std::string name, const Tensor& streams, const Tenso
 
 // out[r, 0] = in[r] . weights, added up in float64: a head of one value a row. float32.
 OperationPtr row_dot(std::string name, const Tensor& in, std::span<const float> weights, const Tensor& out);
+
+// x[r, :] += parts one behind the other, from the first column on; float32 in place. The parts outlive the
+// program and cover at most a row.
+OperationPtr add_bias(std::string name, const Tensor& x, std::vector<std::span<const float>> parts);
+
+// x[r, column .. column + cols) brought to [-bound, bound]; float32 in place.
+OperationPtr clamp(std::string name, const Tensor& x, uint32_t column, uint32_t cols, float bound);
 
 // x /= divisor, float32 in place.
 OperationPtr divide(std::string name, const Tensor& x, float divisor);
