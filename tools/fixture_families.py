@@ -85,6 +85,31 @@ FAMILIES = {
         "norm_topk_prob": False, "rms_norm_eps": 1e-3, "rope_theta": 10000.0, "rope_scaling": None,
         "max_position_embeddings": 4096, "attention_bias": True, "clip_qkv": 1.25, "output_router_logits": False,
         "router_aux_loss_coef": 0.01}),
+    # A dense layer by mlp_only_layers and one by decoder_sparse_step; sizes that no tile divides.
+    "qwen2_moe": ("Qwen2Moe", {
+        **COMMON, "architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe", "hidden_size": 60, "intermediate_size": 72,
+        "moe_intermediate_size": 20, "shared_expert_intermediate_size": 44, "num_hidden_layers": 4, "num_attention_heads": 6,
+        "num_key_value_heads": 2, "num_experts": 6, "num_experts_per_tok": 2, "norm_topk_prob": False, "decoder_sparse_step": 2,
+        "mlp_only_layers": [], "qkv_bias": True, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "rope_scaling": None,
+        "max_position_embeddings": 4096, "max_window_layers": 2, "sliding_window": 16, "use_sliding_window": False,
+        "output_router_logits": False, "router_aux_loss_coef": 0.001}),
+    # Half of a head rotates; biases and head norms both, which released models have one or both of.
+    "glm4_moe": ("Glm4Moe", {
+        **COMMON, "architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "hidden_size": 48, "intermediate_size": 64,
+        "moe_intermediate_size": 16, "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16,
+        "partial_rotary_factor": 0.5, "attention_bias": True, "use_qk_norm": True, "n_routed_experts": 8,
+        "num_experts_per_tok": 2, "n_shared_experts": 2, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1,
+        "norm_topk_prob": True, "routed_scaling_factor": 2.5, "rms_norm_eps": 1e-3, "rope_theta": 1000000.0,
+        "rope_scaling": None, "max_position_embeddings": 4096, "num_nextn_predict_layers": 0}),
+    # GLM-4.7-Flash: DeepSeek-V3's layers with values wider than keys. transformers 5 has a class of its own for it, of equal maths.
+    "glm4_moe_lite": ("DeepseekV3", {
+        **COMMON, "architectures": ["Glm4MoeLiteForCausalLM"], "model_type": "glm4_moe_lite", "hidden_size": 48,
+        "intermediate_size": 64, "moe_intermediate_size": 20, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8,
+        "v_head_dim": 24, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
+        "topk_method": "noaux_tc", "norm_topk_prob": True, "first_k_dense_replace": 1, "routed_scaling_factor": 1.8,
+        "rms_norm_eps": 1e-5, "rope_theta": 1000000.0, "rope_scaling": None, "max_position_embeddings": 4096,
+        "num_nextn_predict_layers": 0}),
     # All kinds of layers; an indexer that leaves entries out from position 68 on.
     "deepseek_v4": ("DeepseekV4", {
         **DEEPSEEK_V4, "num_hidden_layers": 4, "compress_ratios": [0, 4, 128, 4, 0], "num_hash_layers": 2, "o_groups": 2,

@@ -151,7 +151,7 @@ class RouterTap:
         weight = module.layer.weight if hasattr(module, "layer") else module.weight
         logits = x @ weight.T
         k = c["num_experts_per_tok"]
-        if c["model_type"] in ("deepseek_v2", "deepseek_v3", "kimi_k2"):
+        if c["model_type"] in ("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe", "glm4_moe_lite"):
             ids, weights = output
             scores = logits.softmax(-1) if c["model_type"] == "deepseek_v2" else logits.sigmoid()
             choice = scores + getattr(module, "e_score_correction_bias", 0.0)
@@ -160,7 +160,7 @@ class RouterTap:
             plain = choice
             if c["n_group"] > 1:
                 groups = choice.view(len(x), c["n_group"], -1)
-                score = groups.topk(2).values.sum(-1) if "v3" in c["model_type"] else groups.max(-1).values
+                score = groups.topk(2).values.sum(-1) if c["model_type"] != "deepseek_v2" else groups.max(-1).values
                 best = score.sort(-1, descending=True)
                 self.note_margin(best.values, c["topk_group"])
                 kept = torch.zeros_like(score).scatter_(1, best.indices[:, :c["topk_group"]], 1).bool()
@@ -255,7 +255,7 @@ def make_family(name, output):
     assert moe_layers == sorted(set(range(config["num_hidden_layers"])) - set(dense_layers(config)))
     if config.get("n_group", 1) > 1:
         assert tap.groups_matter > 0
-    if config.get("topk_method") == "noaux_tc":
+    if config.get("topk_method") == "noaux_tc" or config["model_type"] == "glm4_moe":
         assert tap.bias_matters > 0
     if config["model_type"] == "deepseek_v4":
         assert (tap.index_matters > 0) == (4 * config["index_topk"] < max(lengths))

@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
-"""Makes tests/fixtures/deepseek_v3_mtp/: a tiny DeepSeek-V3 with a layer of multi-token prediction (MTP).
+"""Makes tests/fixtures/deepseek_v3_mtp/ and glm4_moe_mtp/: a tiny DeepSeek-V3 and a tiny GLM-4.x MoE, each with a layer of
+multi-token prediction (MTP).
 
 The model's own layers are a parity fixture like the others (tools/make_fixtures.py). `transformers` has no MTP, so its logits
 come from the plain formulas below, in float64, over the hidden rows of `transformers` (behind the final norm). The weights
 are drawn so that model and drafter often agree: the layers add little to the embedding, and the drafter passes the
 embedding on. Added to parity.safetensors: `prompt.p.draft_logits` F32 [T - 1, V]; row i is the drafter's at position i, which
 knows the hidden row of token i and the id of token i + 1 and predicts token i + 2.
+
+usage: make_mtp_fixture.py [deepseek_v3_mtp] [glm4_moe_mtp]
 """
 
 import json
 import math
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -19,11 +23,11 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import make_fixtures
-from fixture_families import DEEPSEEK_V3
+from fixture_families import DEEPSEEK_V3, FAMILIES
 
 CONFIG = {**DEEPSEEK_V3, "q_lora_rank": 24, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "rope_scaling": None,
           "num_nextn_predict_layers": 1}
-NAME = "deepseek_v3_mtp"
+GLM_CONFIG = {**FAMILIES["glm4_moe"][1], "num_hidden_layers": 2, "intermediate_size": 48, "num_nextn_predict_layers": 1}
 SEED = 11
 LAYER_GAIN = 0.06   # of what a layer adds to the residual stream: the larger, the more the model knows and the drafter does not
 DRAFT_GAIN = 0.04  # of everything that the drafter does beside passing the embedding on
@@ -37,9 +41,9 @@ def uniform(shape, generator, low, high):
     return (torch.rand(shape, generator=generator) * (high - low) + low).bfloat16()
 
 
-def draft_tensors(model, generator):
+def draft_tensors(model, c, generator):
     """The MTP layer under upstream names, copies of embedding and head included."""
-    c, hidden = CONFIG, CONFIG["hidden_size"]
+    hidden = c["hidden_size"]
     number = c["num_hidden_layers"]
     layer = f"model.layers.{number}."
     own = {key[len(f"model.layers.{number - 1}."):]: value for key, value in model.state_dict().items()
@@ -52,7 +56,7 @@ def draft_tensors(model, generator):
         elif "norm" in key:
             out[layer + key] = uniform(shape, generator, 0.5, 1.5)
         else:
-            strong = any(part in key for part in ("q_b_proj", "kv_b_proj", "gate.weight"))
+            strong = any(part in key for part in ("q_b_proj", "kv_b_proj", "gate.weight", "q_proj", "k_proj"))
             weak = any(part in key for part in ("o_proj", "down_proj"))
             out[layer + key] = draw(shape, generator, 2.0 if strong else DRAFT_GAIN if weak else 1.0)
     final = model.state_dict()["model.norm.weight"]
@@ -69,8 +73,9 @@ def draft_tensors(model, generator):
 class Drafter:
     """The MTP layer in float64, straight from the formulas: no cache, no absorption, one expert at a time."""
 
-    def __init__(self, tensors):
-        number = CONFIG["num_hidden_layers"]
+    def __init__(self, tensors, config):
+        self.c = config
+        number = config["num_hidden_layers"]
         self.layer = f"model.layers.{number}."
         self.t = {key: value.double() for key, value in tensors.items()}
         self.margin = math.inf
@@ -78,21 +83,19 @@ class Drafter:
     def w(self, name):
         return self.t[self.layer + name]
 
-    @staticmethod
-    def rms(x, weight, epsilon=CONFIG["rms_norm_eps"]):
-        return x / (x.pow(2).mean(-1, keepdim=True) + epsilon).sqrt() * weight
+    def rms(self, x, weight, epsilon=None):
+        return x / (x.pow(2).mean(-1, keepdim=True) + (epsilon or self.c["rms_norm_eps"])).sqrt() * weight
 
-    @staticmethod
-    def rotate(x):
+    def rotate(self, x):
         """Interleaved pairs by position; x [rows, heads, dim]."""
         dim = x.shape[-1]
-        angle = torch.arange(len(x)).double()[:, None] * CONFIG["rope_theta"] ** (-torch.arange(0, dim, 2).double() / dim)
+        angle = torch.arange(len(x)).double()[:, None] * self.c["rope_theta"] ** (-torch.arange(0, dim, 2).double() / dim)
         cos, sin = angle.cos()[:, None], angle.sin()[:, None]
         even, odd = x[..., 0::2], x[..., 1::2]
         return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
 
     def attention(self, x):
-        c = CONFIG
+        c = self.c
         heads, nope, rope, value, rank = (c[k] for k in ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim",
                                                          "v_head_dim", "kv_lora_rank"))
         rows = len(x)
@@ -114,7 +117,7 @@ class Drafter:
         return (gate * gate.sigmoid() * up) @ self.w(prefix + "down_proj.weight").T
 
     def experts(self, x):
-        c = CONFIG
+        c = self.c
         score = (x @ self.w("mlp.gate.weight").T).sigmoid()
         choice = score + self.w("mlp.gate.e_score_correction_bias")
         groups = choice.view(len(x), c["n_group"], -1)
@@ -143,32 +146,59 @@ class Drafter:
         return self.rms(x, self.w("shared_head.norm.weight")) @ self.t["lm_head.weight"].T
 
 
+class GlmDrafter(Drafter):
+    """The same with grouped-query attention whose heads rotate in part."""
+
+    def rotate(self, x):
+        """Halves of the first values by position; x [rows, heads, dim]."""
+        dim = int(x.shape[-1] * self.c["partial_rotary_factor"])
+        angle = torch.arange(len(x)).double()[:, None] * self.c["rope_theta"] ** (-torch.arange(0, dim, 2).double() / dim)
+        cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+        first, second, rest = x[..., :dim // 2], x[..., dim // 2:dim], x[..., dim:]
+        return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), -1)
+
+    def attention(self, x):
+        c, rows = self.c, len(x)
+        heads, shared, dim = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
+        project = lambda name: x @ self.w(f"self_attn.{name}_proj.weight").T + self.w(f"self_attn.{name}_proj.bias")
+        query = self.rotate(self.rms(project("q").view(rows, heads, dim), self.w("self_attn.q_norm.weight")))
+        key = self.rotate(self.rms(project("k").view(rows, shared, dim), self.w("self_attn.k_norm.weight")))
+        value = project("v").view(rows, shared, dim)
+        key, value = (t.repeat_interleave(heads // shared, 1) for t in (key, value))
+        score = torch.einsum("ihd,jhd->hij", query, key) * dim ** -0.5
+        score = score.masked_fill(torch.ones(rows, rows).triu(1).bool(), -math.inf)
+        return torch.einsum("hij,jhd->ihd", score.softmax(-1), value).flatten(1) @ self.w("self_attn.o_proj.weight").T
+
+
+FIXTURES = {"deepseek_v3_mtp": ("DeepseekV3", CONFIG, Drafter), "glm4_moe_mtp": ("Glm4Moe", GLM_CONFIG, GlmDrafter)}
+
+
 @torch.no_grad()
-def main():
-    output = Path(__file__).resolve().parent.parent / "tests" / "fixtures" / NAME
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
+def make(name):
+    prefix, config, drafter_class = FIXTURES[name]
+    output = Path(__file__).resolve().parent.parent / "tests" / "fixtures" / name
     generator = torch.Generator().manual_seed(SEED)
-    model = transformers.DeepseekV3ForCausalLM(make_fixtures.make_config("DeepseekV3", CONFIG))
-    make_fixtures.randomise(model, CONFIG, generator)
-    for name, tensor in model.named_parameters():
-        if "o_proj" in name or "down_proj" in name:
+    model = getattr(transformers, f"{prefix}ForCausalLM")(make_fixtures.make_config(prefix, config))
+    make_fixtures.randomise(model, config, generator)
+    for key, tensor in model.named_parameters():
+        if "o_proj" in key or "down_proj" in key:
             tensor.data.mul_(LAYER_GAIN).copy_(tensor.data.bfloat16())
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    drafts = draft_tensors(model, generator)
+    drafts = draft_tensors(model, config, generator)
     with tempfile.TemporaryDirectory() as folder:  # transformers knows no layer behind the last
-        make_fixtures.save_model(model, NAME, CONFIG, Path(folder))
+        make_fixtures.save_model(model, name, config, Path(folder))
         own = load_file(f"{folder}/model.safetensors")
-        model = make_fixtures.load_reference("DeepseekV3", CONFIG, folder)
-    (output / "config.json").write_text(json.dumps(CONFIG, indent=2) + "\n")
+        model = make_fixtures.load_reference(prefix, config, folder)
+    (output / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     save_file({**own, **drafts}, str(output / "model.safetensors"), metadata={"format": "pt"})
 
-    tap, drafter = make_fixtures.RouterTap(model, CONFIG), Drafter({**own, **drafts})
+    tap, drafter = make_fixtures.RouterTap(model, config), drafter_class({**own, **drafts}, config)
     tensors, prompts, right, drafted = {}, [], 0, 0
     for number, length in enumerate(make_fixtures.PROMPT_LENGTHS):
         for attempt in range(500):
-            result = make_fixtures.try_prompt(model, tap, torch.randint(2, CONFIG["vocab_size"], (length,), generator=generator))
+            result = make_fixtures.try_prompt(model, tap, torch.randint(2, config["vocab_size"], (length,), generator=generator),
+                                              make_fixtures.GREEDY_STEPS)
             if not result:
                 continue
             text = torch.cat((result["ids"], result["greedy_ids"])).long()
@@ -186,14 +216,24 @@ def main():
         tensors.update({f"prompt.{number}.{key}": value.contiguous() for key, value in result.items()})
         prompts.append({"length": length, "attempts": attempt + 1, "distinct_greedy_tokens": len(set(result["greedy_ids"].tolist()))})
     save_file(tensors, str(output / "parity.safetensors"))
-    parity = {"family": NAME, "reference": f"transformers {transformers.__version__}, float32; drafts: float64 formulas",
-              "seed": SEED, "vocab_size": CONFIG["vocab_size"], "top_k": CONFIG["num_experts_per_tok"],
+    parity = {"family": name, "reference": f"transformers {transformers.__version__}, float32; drafts: float64 formulas",
+              "seed": SEED, "vocab_size": config["vocab_size"], "top_k": config["num_experts_per_tok"],
               "moe_layers": sorted(tap.chosen), "greedy_steps": make_fixtures.GREEDY_STEPS, "prompts": prompts,
               "token_margin": make_fixtures.TOKEN_MARGIN, "router_margin": make_fixtures.ROUTER_MARGIN,
               "draft_acceptance": round(right / drafted, 3)}
     (output / "parity.json").write_text(json.dumps(parity, indent=2) + "\n")
     assert 0.3 < right / drafted < 0.95, f"{right} of {drafted} drafts are right: a test needs both kinds"
     print(json.dumps(parity))
+
+
+def main():
+    unknown = set(sys.argv[1:]) - set(FIXTURES)
+    if unknown:
+        raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(FIXTURES)}")
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    for name in sys.argv[1:] or FIXTURES:
+        make(name)
 
 
 if __name__ == "__main__":

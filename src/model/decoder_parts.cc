@@ -76,7 +76,8 @@ Status check_traits(const DecoderParts& parts, const FfnTraits& traits) {
       return refuse("program: the gate is on attention, which holds no router weights of layer " +
                     std::to_string(layer));
     }
-    if (runs_shared && weights.shared.empty()) {
+    const bool gated = !config.gates_shared_expert || !weights.shared_gate.empty();
+    if (runs_shared && (weights.shared.empty() || !gated)) {
       return refuse("program: the shared experts are on attention, which holds none of layer " +
                     std::to_string(layer));
     }

@@ -12,7 +12,7 @@
 namespace tandem {
 namespace {
 
-constexpr std::array<FamilyEntry, 9> kFamilies = {{
+constexpr std::array<FamilyEntry, 12> kFamilies = {{
     {"deepseek_v2", Family::deepseek_v2, parse_deepseek_v2, plan_deepseek},
     {"deepseek_v3", Family::deepseek_v3, parse_deepseek_v3, plan_deepseek},
     {"kimi_k2", Family::deepseek_v3, parse_deepseek_v3, plan_deepseek},
@@ -20,6 +20,9 @@ constexpr std::array<FamilyEntry, 9> kFamilies = {{
     {"mixtral", Family::mixtral, parse_mixtral, plan_mixtral},
     {"granitemoe", Family::granite_moe, parse_granite_moe, plan_granite_moe},
     {"olmoe", Family::olmoe, parse_olmoe, plan_olmoe},
+    {"glm4_moe_lite", Family::deepseek_v3, parse_glm4_moe_lite, plan_deepseek},
+    {"qwen2_moe", Family::qwen2_moe, parse_qwen2_moe, plan_qwen2_moe},
+    {"glm4_moe", Family::glm4_moe, parse_glm4_moe, plan_glm4_moe},
     {"deepseek_v4", Family::deepseek_v4, parse_deepseek_v4, plan_deepseek_v4, canonical_deepseek_v4_name},
     {"deepseek_ref", Family::deepseek_v4, parse_deepseek_v4, plan_deepseek_v4, canonical_deepseek_v4_name},
 }};
@@ -34,7 +37,10 @@ const FamilyEntry& family_entry(Family family) {
   return *std::ranges::find(kFamilies, family, &FamilyEntry::family);
 }
 
-void parse_gqa(ConfigReader& reader, ModelConfig& config, uint32_t default_kv_heads, double default_theta) {
+namespace {
+
+// Heads and their width; the rotation is still to be read.
+void parse_heads(ConfigReader& reader, ModelConfig& config, uint32_t default_kv_heads) {
   AttentionConfig& attention = config.attention;
   attention.kind = AttentionKind::gqa;
   attention.num_kv_heads = reader.u32_or("num_key_value_heads", default_kv_heads, 1);
@@ -51,11 +57,60 @@ void parse_gqa(ConfigReader& reader, ModelConfig& config, uint32_t default_kv_he
   }
   check_width(reader, "head_dim",
               (uint64_t{attention.num_heads} + 2 * attention.num_kv_heads) * attention.head_dim);
-  attention.rope = parse_rope(reader, {.theta = default_theta,
-                                       .dim = attention.head_dim,
-                                       .layout = RopeLayout::half_split,
-                                       .max_position_embeddings = config.max_position_embeddings});
   attention.softmax_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(attention.head_dim)));
+}
+
+}  // namespace
+
+void parse_gqa(ConfigReader& reader, ModelConfig& config, uint32_t default_kv_heads, double default_theta) {
+  parse_heads(reader, config, default_kv_heads);
+  config.attention.rope = parse_rope(reader, {.theta = default_theta,
+                                              .dim = config.attention.head_dim,
+                                              .layout = RopeLayout::half_split,
+                                              .max_position_embeddings = config.max_position_embeddings});
+}
+
+void parse_partial_gqa(ConfigReader& reader, ModelConfig& config, uint32_t default_kv_heads,
+                       double default_theta, double default_share) {
+  parse_heads(reader, config, default_kv_heads);
+  const std::string key = "partial_rotary_factor";
+  // transformers 5 writes it among rope_parameters.
+  const double share = reader.number_or(key, reader.object("rope_parameters").number_or(key, default_share));
+  const double dim = std::floor(config.attention.head_dim * share);
+  if (!(share > 0 && share <= 1) || dim < 2 || std::fmod(dim, 2) != 0) {
+    reader.fail(ErrorCode::unsupported, key,
+                fmt::format("is {} of a head_dim of {}; an even number of rotated values, up to all, is "
+                            "implemented",
+                            share, config.attention.head_dim));
+    return;
+  }
+  config.attention.rope = parse_rope(reader, {.theta = default_theta,
+                                              .dim = static_cast<uint32_t>(dim),
+                                              .layout = RopeLayout::half_split,
+                                              .max_position_embeddings = config.max_position_embeddings,
+                                              .partial = true});
+}
+
+void refuse_other_head_dim(ConfigReader& reader, const ModelConfig& config) {
+  if (!reader.has("head_dim")) return;
+  if (uint64_t{reader.u32("head_dim", 1)} * config.attention.num_heads == config.hidden_size) return;
+  reader.fail(ErrorCode::unsupported, "head_dim",
+              "is " + reader.written("head_dim") + "; hidden_size / num_attention_heads is implemented");
+}
+
+void parse_sparse_step(ConfigReader& reader, ModelConfig& config, std::optional<uint32_t> default_width) {
+  const uint32_t step = reader.u32_or("decoder_sparse_step", 1, 1);
+  const std::vector<uint32_t> dense = reader.u32_list("mlp_only_layers");
+  bool any_dense = false;
+  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+    if ((layer + 1) % step != 0 || std::ranges::find(dense, layer) != dense.end()) {
+      config.layer_ffn[layer] = FfnKind::dense;
+      any_dense = true;
+    }
+  }
+  if (!any_dense) return;
+  config.dense_intermediate_size = default_width ? reader.u32_or("intermediate_size", *default_width, 1)
+                                                 : reader.u32("intermediate_size", 1);
 }
 
 void check_width(ConfigReader& reader, const std::string& key, uint64_t rows) {

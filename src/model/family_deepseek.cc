@@ -1,5 +1,5 @@
 // DeepSeek-V2 (with and without q_lora) and V3, with everything that is V3 by its config: R1, V3.1, Kimi-K2,
-// Moonlight.
+// Moonlight, GLM-4.7-Flash (glm4_moe_lite).
 #include <fmt/core.h>
 
 #include <cmath>
@@ -13,17 +13,20 @@ namespace {
 
 struct DeepseekDefaults {
   uint32_t max_position_embeddings, first_k_dense_replace, num_shared_experts;
+  double rms_norm_eps = 1e-6;
+  uint32_t q_lora_rank = 1536, qk_nope_head_dim = 128, v_head_dim = 128;
 };
 
-// Multi-head latent attention. Absent keys have V2's and V3's common defaults; q_lora_rank null means none.
-void parse_mla(ConfigReader& reader, ModelConfig& config) {
+// Multi-head latent attention; q_lora_rank null means none.
+void parse_mla(ConfigReader& reader, ModelConfig& config, const DeepseekDefaults& defaults) {
   AttentionConfig& attention = config.attention;
   attention.kind = AttentionKind::mla;
-  attention.q_lora_rank = reader.is_null("q_lora_rank") ? 0 : reader.u32_or("q_lora_rank", 1536);
+  attention.q_lora_rank =
+      reader.is_null("q_lora_rank") ? 0 : reader.u32_or("q_lora_rank", defaults.q_lora_rank);
   attention.kv_lora_rank = reader.u32_or("kv_lora_rank", 512, 1);
-  attention.qk_nope_head_dim = reader.u32_or("qk_nope_head_dim", 128, 1);
+  attention.qk_nope_head_dim = reader.u32_or("qk_nope_head_dim", defaults.qk_nope_head_dim, 1);
   attention.qk_rope_head_dim = reader.u32_or("qk_rope_head_dim", 64, 2);
-  attention.v_head_dim = reader.u32_or("v_head_dim", 128, 1);
+  attention.v_head_dim = reader.u32_or("v_head_dim", defaults.v_head_dim, 1);
   const uint64_t query_rows = uint64_t{attention.qk_nope_head_dim} + attention.qk_rope_head_dim;
   check_width(reader, "qk_nope_head_dim", attention.num_heads * query_rows);
   check_width(reader, "v_head_dim",
@@ -42,13 +45,9 @@ void parse_mla(ConfigReader& reader, ModelConfig& config) {
 void parse_deepseek(ConfigReader& reader, ModelConfig& config, const DeepseekDefaults& defaults) {
   config.max_position_embeddings =
       reader.u32_or("max_position_embeddings", defaults.max_position_embeddings, 1);
-  config.rms_norm_eps = static_cast<float>(reader.positive_or("rms_norm_eps", 1e-6));
-  config.num_mtp_layers = reader.u32_or("num_nextn_predict_layers", 0);
-  if (config.num_mtp_layers > 0) {
-    config.draft.kind = DraftKind::mtp;
-    config.draft.num_stages = config.num_mtp_layers;
-  }
-  parse_mla(reader, config);
+  config.rms_norm_eps = static_cast<float>(reader.positive_or("rms_norm_eps", defaults.rms_norm_eps));
+  parse_mtp(reader, config);
+  parse_mla(reader, config, defaults);
 
   const uint32_t first_dense = reader.u32_or("first_k_dense_replace", defaults.first_k_dense_replace);
   const uint32_t frequency = reader.u32_or("moe_layer_freq", 1, 1);
@@ -107,19 +106,18 @@ void parse_deepseek_v2(ConfigReader& reader, ModelConfig& config) {
   check_router(reader, router, "n_routed_experts");
 }
 
-void parse_deepseek_v3(ConfigReader& reader, ModelConfig& config) {
-  parse_deepseek(reader, config,
-                 {.max_position_embeddings = 4096, .first_k_dense_replace = 3, .num_shared_experts = 1});
+void parse_sigmoid_router(ConfigReader& reader, ModelConfig& config, const SigmoidRouterDefaults& defaults) {
   RouterConfig& router = config.router;
-  router.num_experts = reader.u32_or("n_routed_experts", 256, 1, kMostExperts);
-  router.top_k = reader.u32_or("num_experts_per_tok", 8, 1);
+  router.num_experts = reader.u32_or("n_routed_experts", defaults.num_experts, 1, kMostExperts);
+  router.top_k = reader.u32_or("num_experts_per_tok", defaults.top_k, 1);
   router.score = RouterScore::sigmoid;
   router.has_bias = true;
   router.group_score = GroupScore::top2_sum;
   router.renormalize = reader.boolean_or("norm_topk_prob", true);
   router.scale_when_renormalized = true;
-  router.scaling_factor = static_cast<float>(reader.positive_or("routed_scaling_factor", 2.5));
-  parse_groups(reader, router, 8, 4);
+  router.scaling_factor =
+      static_cast<float>(reader.positive_or("routed_scaling_factor", defaults.scaling_factor));
+  parse_groups(reader, router, defaults.groups, defaults.groups_kept);
   if (reader.text_or("topk_method", "noaux_tc") != "noaux_tc") {
     refuse_text(reader, "topk_method", config.model_type + " has noaux_tc");
   }
@@ -129,14 +127,65 @@ void parse_deepseek_v3(ConfigReader& reader, ModelConfig& config) {
   check_router(reader, router, "n_routed_experts");
 }
 
-// What multi-token prediction has beside a layer. Its embedding and head are the model's; files repeat both.
-static void plan_mtp(const ModelConfig& config, LoadPlan& plan, const std::string& prefix,
-                     DraftWeights& weights) {
+void parse_deepseek_v3(ConfigReader& reader, ModelConfig& config) {
+  parse_deepseek(reader, config,
+                 {.max_position_embeddings = 4096, .first_k_dense_replace = 3, .num_shared_experts = 1});
+  parse_sigmoid_router(
+      reader, config, {.num_experts = 256, .top_k = 8, .groups = 8, .groups_kept = 4, .scaling_factor = 2.5});
+}
+
+void parse_glm4_moe_lite(ConfigReader& reader, ModelConfig& config) {
+  parse_deepseek(reader, config,
+                 {.max_position_embeddings = 202752,
+                  .first_k_dense_replace = 1,
+                  .num_shared_experts = 1,
+                  .rms_norm_eps = 1e-5,
+                  .q_lora_rank = 768,
+                  .qk_nope_head_dim = 192,
+                  .v_head_dim = 256});
+  // transformers 5 writes the pattern out.
+  const std::vector<std::string> types = reader.texts("mlp_layer_types");
+  for (uint32_t layer = 0; layer < config.num_layers && !types.empty(); ++layer) {
+    const bool dense = config.layer_ffn[layer] == FfnKind::dense;
+    if (layer < types.size() && types[layer] == (dense ? "dense" : "sparse")) continue;
+    refuse_text(
+        reader, "mlp_layer_types",
+        "one of num_hidden_layers, \"dense\" for the first first_k_dense_replace and \"sparse\" for the "
+        "others, is implemented");
+    break;
+  }
+  parse_sigmoid_router(reader, config,
+                       {.num_experts = 64, .top_k = 4, .groups = 1, .groups_kept = 1, .scaling_factor = 1.8});
+}
+
+void parse_mtp(ConfigReader& reader, ModelConfig& config) {
+  config.num_mtp_layers = reader.u32_or("num_nextn_predict_layers", 0);
+  if (config.num_mtp_layers == 0) return;
+  config.draft.kind = DraftKind::mtp;
+  config.draft.num_stages = config.num_mtp_layers;
+}
+
+// Its embedding and head are the model's; files repeat both.
+void plan_mtp(const ModelConfig& config, LoadPlan& plan, const std::string& prefix, DraftWeights& weights) {
   const uint32_t hidden = config.hidden_size;
   plan.vector(weights.embedding_norm, WeightRole::norm, prefix + "enorm.weight", hidden);
   plan.vector(weights.hidden_norm, WeightRole::norm, prefix + "hnorm.weight", hidden);
   plan.matrix(weights.join, WeightRole::attention, prefix + "eh_proj.weight", hidden, 2 * hidden);
   plan.vector(weights.head_norm, WeightRole::norm, prefix + "shared_head.norm.weight", hidden);
+}
+
+void plan_deepseek_experts(const ModelConfig& config, LoadPlan& plan, const std::string& prefix,
+                           MoeLayerWeights& weights) {
+  const uint32_t experts = config.router.num_experts;
+  plan.matrix(weights.router, WeightRole::router, prefix + "gate.weight", experts, config.hidden_size);
+  if (config.router.has_bias) {
+    plan.vector(weights.router_bias, WeightRole::router, prefix + "gate.e_score_correction_bias", experts,
+                DType::f32);
+  }
+  plan_numbered_experts(config, plan, prefix + "experts.", weights);
+  if (config.shared_intermediate_size == 0) return;
+  plan_gated_mlp(plan, weights.shared, WeightRole::shared_experts, prefix + "shared_experts.",
+                 config.shared_intermediate_size, config.hidden_size);
 }
 
 void plan_deepseek(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights) {
@@ -183,16 +232,7 @@ void plan_deepseek(const ModelConfig& config, LoadPlan& plan, ModelWeights& weig
       plan_gated_mlp(plan, layer.dense, WeightRole::dense, mlp, config.dense_intermediate_size, hidden);
       continue;
     }
-    plan.matrix(layer.moe.router, WeightRole::router, mlp + "gate.weight", config.router.num_experts, hidden);
-    if (config.router.has_bias) {
-      plan.vector(layer.moe.router_bias, WeightRole::router, mlp + "gate.e_score_correction_bias",
-                  config.router.num_experts, DType::f32);
-    }
-    plan_numbered_experts(config, plan, mlp + "experts.", layer.moe);
-    if (config.shared_intermediate_size != 0) {
-      plan_gated_mlp(plan, layer.moe.shared, WeightRole::shared_experts, mlp + "shared_experts.",
-                     config.shared_intermediate_size, hidden);
-    }
+    plan_deepseek_experts(config, plan, mlp, layer.moe);
   }
 }
 

@@ -8,13 +8,8 @@ namespace tandem {
 void parse_olmoe(ConfigReader& reader, ModelConfig& config) {
   config.max_position_embeddings = reader.u32_or("max_position_embeddings", 4096, 1);
   config.rms_norm_eps = static_cast<float>(reader.positive_or("rms_norm_eps", 1e-5));
-  // transformers reads no head_dim here: heads share the hidden size out. Another one would be another model.
-  const uint32_t heads = config.attention.num_heads;
-  if (reader.has("head_dim") && uint64_t{reader.u32("head_dim", 1)} * heads != config.hidden_size) {
-    reader.fail(ErrorCode::unsupported, "head_dim",
-                "is " + reader.written("head_dim") + "; hidden_size / num_attention_heads is implemented");
-  }
-  parse_gqa(reader, config, heads, 10000.0);
+  refuse_other_head_dim(reader, config);
+  parse_gqa(reader, config, config.attention.num_heads, 10000.0);
   config.attention.whole_qk_norm = true;
   if (reader.has("clip_qkv"))
     config.attention.qkv_bound = static_cast<float>(reader.positive_or("clip_qkv", 1.0));

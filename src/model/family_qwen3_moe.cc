@@ -1,8 +1,4 @@
 // Qwen3-MoE: grouped-query attention with a norm on each head of q and k; softmax router.
-#include <fmt/core.h>
-
-#include <algorithm>
-
 #include "model/families.h"
 #include "model/load_plan.h"
 
@@ -15,16 +11,7 @@ void parse_qwen3_moe(ConfigReader& reader, ModelConfig& config) {
   config.attention.per_head_qk_norm = true;
   if (reader.boolean_or("use_sliding_window", false)) refuse_sliding_window(reader, config);
 
-  const uint32_t step = reader.u32_or("decoder_sparse_step", 1, 1);
-  const std::vector<uint32_t> dense = reader.u32_list("mlp_only_layers");
-  bool any_dense = false;
-  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
-    if ((layer + 1) % step != 0 || std::ranges::find(dense, layer) != dense.end()) {
-      config.layer_ffn[layer] = FfnKind::dense;
-      any_dense = true;
-    }
-  }
-  if (any_dense) config.dense_intermediate_size = reader.u32("intermediate_size", 1);
+  parse_sparse_step(reader, config, std::nullopt);
   config.moe_intermediate_size = reader.u32_or("moe_intermediate_size", 768, 1);
 
   RouterConfig& router = config.router;

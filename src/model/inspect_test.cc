@@ -114,6 +114,53 @@ TEST(Inspect, Olmoe1b7b) {
   EXPECT_EQ(report.kv_bytes_per_token, 16u * 2 * 2048 * 2);
 }
 
+TEST(Inspect, Qwen15MoeA27b) {
+  const InspectReport report = report_of(R"("model_type":"qwen2_moe","architectures":["Qwen2MoeForCausalLM"],
+    "vocab_size":151936,"hidden_size":2048,"intermediate_size":5632,"num_hidden_layers":24,"num_attention_heads":16,
+    "num_key_value_heads":16,"num_experts":60,"num_experts_per_tok":4,"moe_intermediate_size":1408,
+    "shared_expert_intermediate_size":5632,"decoder_sparse_step":1,"norm_topk_prob":false,"hidden_act":"silu",
+    "attention_dropout":0.0,"max_position_embeddings":8192,"max_window_layers":21,"sliding_window":32768,
+    "use_sliding_window":false,"rms_norm_eps":1e-06,"rope_theta":1000000.0,"bos_token_id":151643,
+    "eos_token_id":151643,"output_router_logits":false,"router_aux_loss_coef":0.001,"tie_word_embeddings":false,
+    "initializer_range":0.02,"use_cache":true,"torch_dtype":"bfloat16","transformers_version":"4.39.0.dev0")");
+  expect_billions(report.parameters, 14.32);
+  expect_billions(report.active_parameters, 2.38);
+  EXPECT_EQ(report.role(WeightRole::shared_experts).parameters, 24ull * (3 * 5632 * 2048 + 2048));
+  EXPECT_EQ(report.kv_bytes_per_token, 24u * 2 * 2048 * 2);
+}
+
+TEST(Inspect, Glm47Flash) {
+  const InspectReport report =
+      report_of(R"("model_type":"glm4_moe_lite","vocab_size":154880,"hidden_size":2048,
+    "num_hidden_layers":47,"num_attention_heads":20,"num_key_value_heads":20,"q_lora_rank":768,"kv_lora_rank":512,
+    "qk_nope_head_dim":192,"qk_rope_head_dim":64,"v_head_dim":256,"intermediate_size":10240,
+    "moe_intermediate_size":1536,"n_routed_experts":64,"num_experts_per_tok":4,"n_shared_experts":1,"n_group":1,
+    "topk_group":1,"topk_method":"noaux_tc","norm_topk_prob":true,"routed_scaling_factor":1.8,
+    "first_k_dense_replace":1,"num_nextn_predict_layers":1,"rms_norm_eps":1e-05,"rope_theta":1000000,
+    "rope_scaling":null,"partial_rotary_factor":1.0,"attention_bias":false,"torch_dtype":"bfloat16")");
+  EXPECT_NEAR(static_cast<double>(report.parameters) / 1e9, 29.94, 0.02);
+  EXPECT_NEAR(static_cast<double>(report.active_parameters) / 1e9, 3.58, 0.06);
+  EXPECT_EQ(report.drafter.kind, DraftKind::mtp);
+}
+
+TEST(Inspect, Glm45Air) {
+  const std::string air = R"("model_type":"glm4_moe","architectures":["Glm4MoeForCausalLM"],
+    "vocab_size":151552,"hidden_size":4096,"intermediate_size":10944,"num_hidden_layers":46,"num_attention_heads":96,
+    "num_key_value_heads":8,"head_dim":128,"attention_bias":true,"attention_dropout":0.0,"use_qk_norm":false,
+    "partial_rotary_factor":0.5,"rope_theta":1000000,"rope_scaling":null,"max_position_embeddings":131072,
+    "n_routed_experts":128,"num_experts_per_tok":8,"n_shared_experts":1,"moe_intermediate_size":1408,"n_group":1,
+    "topk_group":1,"norm_topk_prob":true,"routed_scaling_factor":1.0,"first_k_dense_replace":1,"hidden_act":"silu",
+    "num_nextn_predict_layers":1,"rms_norm_eps":1e-05,"pad_token_id":151329,
+    "eos_token_id":[151329,151336,151338],"tie_word_embeddings":false,"torch_dtype":"bfloat16","use_cache":true)";
+  const InspectReport report = report_of(air);
+  EXPECT_NEAR(static_cast<double>(report.parameters) / 1e9, 106.9, 0.1);
+  EXPECT_NEAR(static_cast<double>(report.active_parameters) / 1e9, 12.8, 0.1);
+  EXPECT_EQ(report.num_moe_layers, 45u);
+  EXPECT_EQ(report.kv_bytes_per_token, 46u * 2 * 8 * 128 * 2);
+  EXPECT_EQ(report.drafter.kind, DraftKind::mtp);
+  EXPECT_GT(report.drafter.parameters, 2u * 4096 * 4096 + 128ull * 3 * 1408 * 4096);
+}
+
 // Every rank's share of the experts; all shares together are the experts as often as there are replicas.
 TEST(Inspect, FfnRanks) {
   const std::string qwen =

@@ -21,6 +21,7 @@ MoeShape moe_shape(const ModelConfig& config) {
   shape.swiglu_limit = config.swiglu_limit;
   shape.num_hash_layers = config.num_hash_layers;
   shape.vocab_size = config.vocab_size;
+  shape.gates_shared_expert = config.gates_shared_expert;
   return shape;
 }
 

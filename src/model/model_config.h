@@ -14,7 +14,17 @@
 
 namespace tandem {
 
-enum class Family : uint8_t { deepseek_v2, deepseek_v3, qwen3_moe, mixtral, granite_moe, deepseek_v4, olmoe };
+enum class Family : uint8_t {
+  deepseek_v2,
+  deepseek_v3,
+  qwen3_moe,
+  mixtral,
+  granite_moe,
+  deepseek_v4,
+  olmoe,
+  qwen2_moe,
+  glm4_moe
+};
 
 enum class AttentionKind : uint8_t {
   gqa,
@@ -126,6 +136,7 @@ struct ModelConfig {
   uint32_t dense_intermediate_size = 0;
   uint32_t moe_intermediate_size = 0;
   uint32_t shared_intermediate_size = 0;  // width of the one fused shared expert; 0: none
+  bool gates_shared_expert = false;       // Qwen2-MoE: times the sigmoid of one more row of weights
   RouterConfig router;
   uint32_t num_hash_layers = 0;  // the first MoE layers: experts by token id
   float swiglu_limit = 0.0f;     // bound on both factors of an expert's SwiGLU; 0: none

@@ -45,6 +45,13 @@ constexpr const char* kBareOlmoe =
     R"({"model_type":"olmoe","vocab_size":512,"hidden_size":64,"num_hidden_layers":2,
  "num_attention_heads":8)";
 
+constexpr const char* kBareQwen2 =
+    R"({"model_type":"qwen2_moe","vocab_size":512,"hidden_size":64,"num_hidden_layers":4,
+ "num_attention_heads":16)";
+constexpr const char* kBareGlm4 =
+    R"({"model_type":"glm4_moe","vocab_size":512,"hidden_size":64,"num_hidden_layers":3,
+ "num_attention_heads":8)";
+
 TEST(ModelConfig, DeepseekV3AsReleased) {
   const ModelConfig config = parsed(kV3);
   EXPECT_EQ(config.family, Family::deepseek_v3);
@@ -148,6 +155,104 @@ TEST(ModelConfig, Olmoe) {
   expect_refused(kBareOlmoe, R"(,"head_dim":16)", "head_dim is 16; hidden_size / num_attention_heads");
   expect_refused(kBareOlmoe, R"(,"rope_scaling":{"type":"linear","factor":2})", "linear");
   expect_refused(kBareOlmoe, R"(,"hidden_act":"gelu")", "hidden_act");
+}
+
+TEST(ModelConfig, Qwen2Moe) {
+  const ModelConfig bare = parsed(kBareQwen2);
+  EXPECT_EQ(bare.attention.num_kv_heads, 16u);
+  EXPECT_TRUE(bare.attention.qkv_bias);
+  EXPECT_FALSE(bare.attention.output_bias || bare.attention.per_head_qk_norm || bare.attention.whole_qk_norm);
+  EXPECT_EQ(bare.attention.rope.theta, 10000.0f);
+  EXPECT_EQ(bare.rms_norm_eps, 1e-6f);
+  EXPECT_EQ(bare.moe_intermediate_size, 1408u);
+  EXPECT_EQ(bare.shared_intermediate_size, 5632u);
+  EXPECT_TRUE(bare.gates_shared_expert);
+  EXPECT_EQ(bare.router.num_experts, 60u);
+  EXPECT_EQ(bare.router.top_k, 4u);
+  EXPECT_FALSE(bare.router.renormalize);
+  EXPECT_FALSE(parsed(kBareQwen2, R"(,"qkv_bias":false)").attention.qkv_bias);
+  const ModelConfig mixed = parsed(kBareQwen2, R"(,"decoder_sparse_step":2,"mlp_only_layers":[3])");
+  EXPECT_EQ(mixed.layer_ffn,
+            (std::vector<FfnKind>{FfnKind::dense, FfnKind::moe, FfnKind::dense, FfnKind::dense}));
+  EXPECT_EQ(mixed.dense_intermediate_size, 5632u);
+  // Windows begin at max_window_layers.
+  expect_refused(kBareQwen2, R"(,"use_sliding_window":true,"max_window_layers":2,"sliding_window":4096)",
+                 "sliding_window");
+  expect_refused(kBareQwen2, R"(,"use_sliding_window":true,"max_window_layers":2)", "use_sliding_window");
+  EXPECT_EQ(parsed(kBareQwen2, R"(,"use_sliding_window":true,"sliding_window":4096)").num_layers, 4u);
+  EXPECT_EQ(parsed(kBareQwen2, R"(,"use_sliding_window":false,"sliding_window":4096,"max_window_layers":2)")
+                .num_layers,
+            4u);
+  expect_refused(kBareQwen2, R"(,"attention_bias":true)", "qkv_bias");
+  expect_refused(kBareQwen2, R"(,"head_dim":16)", "head_dim is 16");
+  expect_refused(kBareQwen2, R"(,"shared_expert_intermediate_size":0)", "shared_expert_intermediate_size",
+                 ErrorCode::invalid_argument);
+}
+
+TEST(ModelConfig, Glm4Moe) {
+  const ModelConfig bare = parsed(kBareGlm4);
+  EXPECT_EQ(bare.attention.num_kv_heads, 8u);
+  EXPECT_EQ(bare.attention.rope.dim, 4u);  // of a head of 8
+  EXPECT_EQ(bare.attention.rope.layout, RopeLayout::half_split);
+  EXPECT_FALSE(bare.attention.qkv_bias || bare.attention.output_bias || bare.attention.per_head_qk_norm);
+  EXPECT_EQ(bare.rms_norm_eps, 1e-5f);
+  EXPECT_EQ(bare.layer_ffn[0], FfnKind::dense);
+  EXPECT_EQ(bare.layer_ffn[1], FfnKind::moe);
+  EXPECT_EQ(bare.dense_intermediate_size, 10944u);
+  EXPECT_EQ(bare.shared_intermediate_size, 1408u);
+  EXPECT_EQ(bare.router.num_experts, 128u);
+  EXPECT_EQ(bare.router.top_k, 8u);
+  EXPECT_EQ(bare.router.num_groups, 1u);
+  EXPECT_EQ(bare.router.scaling_factor, 1.0f);
+  EXPECT_EQ(bare.router.score, RouterScore::sigmoid);
+  EXPECT_TRUE(bare.router.has_bias && bare.router.renormalize);
+  EXPECT_EQ(bare.num_mtp_layers, 0u);
+  const ModelConfig full = parsed(
+      kBareGlm4, R"(,"attention_bias":true,"use_qk_norm":true,"partial_rotary_factor":0.25,"head_dim":32,
+      "num_nextn_predict_layers":1,"n_group":4,"topk_group":2,"routed_scaling_factor":2.5,"n_shared_experts":2,
+      "first_k_dense_replace":3,"moe_intermediate_size":16)");
+  EXPECT_TRUE(full.attention.qkv_bias && full.attention.per_head_qk_norm);
+  EXPECT_FALSE(full.attention.output_bias);
+  EXPECT_EQ(full.attention.rope.dim, 8u);
+  EXPECT_EQ(full.draft.kind, DraftKind::mtp);
+  EXPECT_EQ(full.router.groups_kept, 2u);
+  EXPECT_EQ(full.router.group_score, GroupScore::top2_sum);
+  EXPECT_EQ(full.shared_intermediate_size, 32u);
+  EXPECT_EQ(full.layer_ffn, std::vector<FfnKind>(3, FfnKind::dense));
+  EXPECT_EQ(parsed(kBareGlm4, R"(,"rope_parameters":{"rope_theta":5.0,"rope_type":"default",
+      "partial_rotary_factor":1.0})")
+                .attention.rope.dim,
+            8u);
+  for (const char* share : {"0", "1.5", "0.125"})  // a rotation needs pairs
+    expect_refused(kBareGlm4, std::string(R"(,"partial_rotary_factor":)") + share, "partial_rotary_factor");
+  expect_refused(kBareGlm4, R"(,"scoring_func":"softmax")", "glm4_moe has sigmoid");
+  expect_refused(kBareGlm4, R"(,"topk_method":"greedy")", "glm4_moe has noaux_tc");
+  expect_refused(kBareGlm4, R"(,"quantization_config":{"quant_method":"compressed-tensors"})",
+                 "compressed-tensors");
+  expect_refused(kBareGlm4, R"(,"n_group":7)", "n_group", ErrorCode::invalid_argument);
+}
+
+TEST(ModelConfig, Glm47Flash) {
+  const std::string bare = R"({"model_type":"glm4_moe_lite","vocab_size":512,"hidden_size":64,
+      "num_hidden_layers":3,"num_attention_heads":4,"moe_intermediate_size":32,"intermediate_size":96)";
+  const ModelConfig config = parsed(bare);
+  EXPECT_EQ(config.family, Family::deepseek_v3);
+  EXPECT_EQ(config.attention.kind, AttentionKind::mla);
+  EXPECT_EQ(config.attention.q_lora_rank, 768u);
+  EXPECT_EQ(config.attention.qk_nope_head_dim, 192u);
+  EXPECT_EQ(config.attention.v_head_dim, 256u);
+  EXPECT_EQ(config.attention.rope.layout, RopeLayout::interleaved);
+  EXPECT_EQ(config.rms_norm_eps, 1e-5f);
+  EXPECT_EQ(config.router.num_experts, 64u);
+  EXPECT_EQ(config.router.top_k, 4u);
+  EXPECT_EQ(config.router.num_groups, 1u);
+  EXPECT_EQ(config.router.scaling_factor, 1.8f);
+  EXPECT_TRUE(config.router.has_bias && config.router.renormalize);
+  EXPECT_EQ(config.layer_ffn, (std::vector<FfnKind>{FfnKind::dense, FfnKind::moe, FfnKind::moe}));
+  EXPECT_EQ(parsed(bare, R"(,"mlp_layer_types":["dense","sparse","sparse"])").num_layers, 3u);
+  expect_refused(bare, R"(,"mlp_layer_types":["dense","dense","sparse"])", "mlp_layer_types");
+  expect_refused(bare, R"(,"mlp_layer_types":["dense","sparse"])", "mlp_layer_types");
+  expect_refused(bare, R"(,"partial_rotary_factor":0.5)", "partial_rotary_factor");
 }
 
 TEST(ModelConfig, NullIsNotAbsent) {

@@ -21,11 +21,15 @@ constexpr const char* kFixtures[] = {"deepseek_v2",
                                      "deepseek_v3_mtp",
                                      "deepseek_v4",
                                      "deepseek_v4_pro",
+                                     "glm4_moe",
+                                     "glm4_moe_mtp",
+                                     "glm4_moe_lite",
                                      "granitemoe",
                                      "kimi_k2",
                                      "mixtral",
-                                     "olmoe",
                                      "moonlight",
+                                     "olmoe",
+                                     "qwen2_moe",
                                      "qwen3_moe",
                                      "qwen3_moe_sparse_step"};
 
@@ -79,14 +83,14 @@ TEST_P(Parity, SharedExpertsOnAttentionAndDeterministicSumsStayWithinTheBound) {
 
 // What rounding to bf16 may cost in these models, whose random weights make sharper attention and larger
 // logits (up to 15) than trained ones: measured 0.6 with MLA, where the latent, the query and the result are
-// each rounded, and 0.21 with GQA. Where a router's choice hangs on less than that, another expert answers
-// and no small bound holds: those rows are left out, and the tokens of all rows are counted instead
-// (measured: 93 % and more).
+// each rounded, and 0.21 with GQA; 0.61 with Qwen2-MoE's, whose q and k have biases and no norm. Where a
+// router's choice hangs on less than that, another expert answers and no small bound holds: those rows are
+// left out, and the tokens of all rows are counted instead (measured: 93 % and more).
 TEST_P(Parity, Bf16StaysWithinItsBound) {
-  const bool mla = is("deepseek") || is("kimi") || is("moonlight");
+  const bool mla = is("deepseek") || is("kimi") || is("moonlight") || is("glm4_moe_lite");
   ParityOptions options;
   options.compute_dtype = DType::bf16;
-  options.max_logit_difference = mla ? 1.0 : 0.35;
+  options.max_logit_difference = mla ? 1.0 : is("qwen2_moe") ? 0.8 : 0.35;
   options.require_equal_routing = false;
   for (const ParityReport& report : run(options)) {
     EXPECT_TRUE(report.passed()) << report.text();

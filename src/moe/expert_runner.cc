@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "moe/shared_gate.h"
+
 namespace tandem {
 
 namespace {
@@ -142,17 +144,20 @@ ExpertRunner::Ran ExpertRunner::run_routed(std::span<const MlpWeights> experts, 
   return ran;
 }
 
-void ExpertRunner::run_mlp(const MlpWeights& mlp, uint32_t rows, ActivationView in) {
-  run_mlp(mlp, std::span(identity_).first(rows), in);
+void ExpertRunner::run_mlp(const MlpWeights& mlp, uint32_t rows, ActivationView in,
+                           std::span<const float> gate) {
+  run_mlp(mlp, std::span(identity_).first(rows), in, gate);
 }
 
-void ExpertRunner::run_mlp(const MlpWeights& mlp, std::span<const uint32_t> row_index, ActivationView in) {
+void ExpertRunner::run_mlp(const MlpWeights& mlp, std::span<const uint32_t> row_index, ActivationView in,
+                           std::span<const float> gate) {
   const ExpertGroup group{&mlp.gate_up, &mlp.down, row_index.data(), row_index.data(),
                           static_cast<uint32_t>(row_index.size())};
-  in = quantized_input(mlp.gate_up, group.count, row_index.data(), in);
   GroupedDownArgs down;
   down.out = mlp_outputs_.as<float>();
-  run_groups({&group, 1}, mlp.down.cols, in, down);
+  run_groups({&group, 1}, mlp.down.cols, quantized_input(mlp.gate_up, group.count, row_index.data(), in),
+             down);
+  if (!gate.empty()) gate_rows(gate, row_index, in, runner_->pool(), down.out);
 }
 
 ActivationView ExpertRunner::quantized_input(const PackedWeight& weight, uint32_t rows,

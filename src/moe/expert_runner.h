@@ -52,9 +52,10 @@ class ExpertRunner {
   Ran run_routed(std::span<const MlpWeights> experts, uint32_t rows, ActivationView in,
                  const RoutingView& routing, const std::function<void()>* between = nullptr);
   // mlp_outputs()[row, :] = mlp applied to row, for rows 0 .. rows - 1, or for the rows that `row_index`
-  // names.
-  void run_mlp(const MlpWeights& mlp, uint32_t rows, ActivationView in);
-  void run_mlp(const MlpWeights& mlp, std::span<const uint32_t> row_index, ActivationView in);
+  // names. `gate` [hidden] or empty: times sigmoid(row . gate).
+  void run_mlp(const MlpWeights& mlp, uint32_t rows, ActivationView in, std::span<const float> gate = {});
+  void run_mlp(const MlpWeights& mlp, std::span<const uint32_t> row_index, ActivationView in,
+               std::span<const float> gate = {});
 
   // [max_rows * top_k, hidden]; one of the two, the other is null.
   const float* slot_outputs() const { return exact() ? nullptr : slot_outputs_.as<float>(); }

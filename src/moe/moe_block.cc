@@ -178,14 +178,14 @@ struct MoeBlock::Impl {
     if (!options.runs_shared_experts || shape.shared_intermediate_size == 0) return false;
     const TimeProfile::Scope scope(runner->profile(), "shared");
     if (!partial) {
-      experts.run_mlp(layer.shared, rows, in);
+      experts.run_mlp(layer.shared, rows, in, layer.shared_gate);
       return true;
     }
     shared_index.clear();
     for (uint32_t row = 0; row < shared_rows.size(); ++row) {
       if (shared_rows[row] != 0) shared_index.push_back(row);
     }
-    if (!shared_index.empty()) experts.run_mlp(layer.shared, shared_index, in);
+    if (!shared_index.empty()) experts.run_mlp(layer.shared, shared_index, in, layer.shared_gate);
     return !shared_index.empty();
   }
 
@@ -293,6 +293,12 @@ Result<std::unique_ptr<MoeBlock>> MoeBlock::create(const MoeShape& shape,
     if (options.runs_shared_experts && shape.shared_intermediate_size > 0 && layers[i]->shared.empty()) {
       return make_error(ErrorCode::internal,
                         layer_text(i) + ": this rank runs the shared expert but does not hold it");
+    }
+    if (shape.gates_shared_expert && !layers[i]->shared.empty() &&
+        layers[i]->shared_gate.size() != shape.hidden_size) {
+      return make_error(ErrorCode::internal,
+                        layer_text(i) + ": a gate of " + std::to_string(layers[i]->shared_gate.size()) +
+                            " values for the shared expert of a row of " + std::to_string(shape.hidden_size));
     }
   }
 
@@ -439,7 +445,8 @@ Status MoeBlock::run_shared(LayerIndex layer, uint32_t rows, ActivationView in, 
     return make_error(ErrorCode::internal, layer_text(layer) + ": this rank holds no shared expert");
   }
   impl.for_pieces(rows, [&](uint32_t first, uint32_t count) {
-    impl.experts.run_mlp(impl.layers[layer]->shared, count, rows_from(in, first));
+    impl.experts.run_mlp(impl.layers[layer]->shared, count, rows_from(in, first),
+                         impl.layers[layer]->shared_gate);
     impl.combine(count, 0, nullptr, impl.experts.mlp_outputs(), nullptr, out.data + impl.reply_offset(first));
   });
   return {};

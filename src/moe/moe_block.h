@@ -29,6 +29,7 @@ struct MoeShape {
   float swiglu_limit = 0.0f;     // bound on the factors of every expert's SwiGLU, shared ones too; 0: none
   uint32_t num_hash_layers = 0;  // layers below this take their experts by token id (hash_experts)
   uint32_t vocab_size = 0;       // with hash layers
+  bool gates_shared_expert = false;  // layers have a shared_gate
   // Whether a layer's gate looks the experts up by token id.
   bool is_hashed(LayerIndex layer) const { return layer < num_hash_layers; }
 };

@@ -118,11 +118,13 @@ struct Layer {
   }
 
   MoeShape shape() const {
-    return {kHidden, kIntermediate, kShared, router_config, swiglu_limit, num_hash_layers, kVocab};
+    return {kHidden,      kIntermediate,   kShared, router_config,
+            swiglu_limit, num_hash_layers, kVocab,  gates_shared_expert};
   }
 
   float swiglu_limit = 0.0f;
   uint32_t num_hash_layers = 0;
+  bool gates_shared_expert = false;
 
   std::mt19937 random{17};
   RouterConfig router_config;

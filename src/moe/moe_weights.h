@@ -25,6 +25,8 @@ struct MoeLayerWeights {
   std::vector<int32_t> hash_experts;
   std::vector<MlpWeights> experts;  // [num_experts], whole or a slice; empty: held elsewhere
   MlpWeights shared;                // empty: none here
+  // [hidden]: a row takes sigmoid(row . shared_gate) of its shared expert (Qwen2-MoE); empty: all of it
+  std::vector<float> shared_gate;
 };
 
 }  // namespace tandem

@@ -79,6 +79,17 @@ def test_drafts_change_no_bit(placement, temperature, prompts, without):
             assert counts["graph_replays"] > 0
 
 
+@pytest.mark.parametrize("placement", ("colocated", "tcp, gate and shared experts on attention", "m2n, graph, lanes"))
+def test_drafts_of_glm_change_no_bit(placement, prompts):
+    """Another attention in the drafter's layer; what is around it is what the other tests vary."""
+    model = ROOT / "tests" / "fixtures" / "glm4_moe_mtp"
+    expected = outcome(run(prompts, "--speculative", "off", "--temperature", "0.9", model=model))
+    for drafts in (ON, THREE):
+        drafted = run(prompts, *drafts, "--temperature", "0.9", *PLACEMENTS[placement], model=model)
+        assert outcome(drafted) == expected, drafts
+        assert drafted["execution"]["drafted"] > drafted["execution"]["accepted"] > drafted["execution"]["drafted"] / 10
+
+
 def test_drafts_save_steps(prompts, without):
     drafted = run(prompts, *ON, "--temperature", "0", "--one-by-one")
     plain = run(prompts, "--speculative", "off", "--temperature", "0", "--one-by-one")
