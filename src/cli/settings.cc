@@ -242,9 +242,10 @@ OptionSet Settings::declare() {
   set.integer("serving.prefix_cache_dir_mib", serving.prefix_cache_dir_mib, 1, 1073741824,
               "Most MiB of such a file; what was used last is kept.");
   set.choice("serving.reasoning_parser", serving.reasoning_parser,
-             {"auto", "none", "deepseek_v4", "deepseek_r1", "qwen3"},
+             {"auto", "none", "deepseek_v4", "deepseek_r1", "qwen3", "glm45"},
              "How answers mark their reasoning; auto: as the model's chat format says.");
-  set.choice("serving.tool_call_parser", serving.tool_call_parser, {"auto", "none", "deepseek_v4", "hermes"},
+  set.choice("serving.tool_call_parser", serving.tool_call_parser,
+             {"auto", "none", "deepseek_v4", "hermes", "glm45", "glm47"},
              "How answers write tool calls; auto: as the chat format says; none: calls stay text.");
   set.list(
       "serving.api_key", serving.api_key,

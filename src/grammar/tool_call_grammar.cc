@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@ using E = GrammarExpression;
 constexpr std::string_view kHermesOpen = "<tool_call>", kHermesClose = "</tool_call>";
 constexpr std::string_view kDsmlOpen = "<｜DSML｜tool_calls>", kDsmlClose = "</｜DSML｜tool_calls>";
 constexpr std::string_view kParameterClose = "</｜DSML｜parameter>";
+constexpr std::string_view kValueClose = "</arg_value>";
 
 // ASCII, and U+FF5C, which DeepSeek's marks have: all that marks are made of.
 std::vector<char32_t> characters_of(std::string_view mark) {
@@ -68,15 +70,41 @@ void shift_calls(E& expression, uint32_t by) {
   for (E& child : expression.children) shift_calls(child, by);
 }
 
+// Beside its type.
+bool asserts_nothing_else(const Json& property) {
+  for (const auto& [keyword, value] : property.items()) {
+    if (keyword != "type" && keyword != "description" && keyword != "title" && keyword != "default" &&
+        keyword != "examples")
+      return false;
+  }
+  return true;
+}
+
+bool is_plain_string(const Json& property) {
+  return property.is_object() && property.value("type", Json()) == "string" && asserts_nothing_else(property);
+}
+
+// Of an enumeration of strings that can stand as they are; none otherwise.
+std::vector<std::string> texts_of(const Json& property) {
+  std::vector<std::string> out;
+  if (!property.is_object() || !property.contains("enum") || !property["enum"].is_array()) return out;
+  for (const Json& option : property["enum"]) {
+    if (!option.is_string() || option.get_ref<const std::string&>().find('<') != std::string::npos) return {};
+    out.push_back(option.get<std::string>());
+  }
+  return out;
+}
+
 class CallGrammar {
  public:
   CallGrammar() : json_(rules_) { rules_.add("root"); }
 
   Result<GrammarRules> make(const Json& form) {
-    const bool dsml = form.value("format", "") == "dsml";
+    const std::string format = form.value("format", "");
+    const bool dsml = format == "dsml", glm = format == "glm";
     std::vector<E> calls;
     for (const Json& tool : form.at("tools")) {
-      auto call = dsml ? dsml_call(tool) : hermes_call(tool);
+      auto call = dsml ? dsml_call(tool) : glm ? glm_call(tool) : hermes_call(tool);
       if (!call) {
         return make_error(call.error().code,
                           "the function " + tool.at("name").get<std::string>() + ": " + call.error().message);
@@ -90,8 +118,9 @@ class CallGrammar {
                             E::repeat(E::sequence({call, E::literal("\n")}), 1, parallel ? E::kUnbounded : 1),
                             E::literal(kDsmlClose)})
              : call;
-    if (!dsml && parallel) block = E::sequence({call, E::repeat(E::sequence({E::literal("\n"), call}), 0)});
-    // As both families begin an answer that is calls alone, or behind its reasoning.
+    const E gap = glm ? line_break() : E::literal("\n");
+    if (!dsml && parallel) block = E::sequence({call, E::repeat(E::sequence({gap, call}), 0)});
+    // As all families begin an answer that is calls alone, or behind its reasoning.
     E calls_alone = E::sequence({E::repeat(E::literal("\n"), 0, 2), block});
     if (form.contains("answer") && !form.value("required", false)) {
       GrammarSpec spec;
@@ -111,6 +140,11 @@ class CallGrammar {
   }
 
  private:
+  // How a value may be written: as it is, as JSON, or both.
+  struct Value {
+    std::optional<E> text, json;
+  };
+
   Result<E> schema(const Json& document) {
     TANDEM_ASSIGN(GrammarRules parts, json_schema_grammar(document.dump()));
     return add(std::move(parts));
@@ -143,65 +177,77 @@ class CallGrammar {
                         std::move(arguments), E::literal("}\n" + std::string(kHermesClose))});
   }
 
-  Result<E> dsml_call(const Json& tool) {
+  // Each property of a call, in the schema's order: `make` has what stands before and behind its value.
+  template <class Make>
+  Status add_parameters(const Json& tool, std::string_view value_close, Make&& make, std::vector<E>& parts) {
     const Json parameters = parameters_of(tool);
     const Json properties = parameters.value("properties", Json::object());
     const Json required = parameters.value("required", Json::array());
-    std::vector<E> parts{
-        E::literal("<｜DSML｜invoke name=\"" + tool.at("name").get<std::string>() + "\">\n")};
-    if (is_strict(tool)) TANDEM_TRY(json_schema_grammar(parameters.dump()));  // what it refuses, by name
+    if (is_strict(tool)) {
+      TANDEM_TRY(json_schema_grammar(parameters.dump()));  // what it refuses, by name
+    }
     for (const auto& [name, property] : properties.items()) {
-      if (name.find_first_of("\"\n<") != std::string::npos) {
+      if (name.empty() || name.find_first_of("\"\n<") != std::string::npos) {
         return make_error(ErrorCode::unsupported,
                           "the property \"" + name + "\" cannot be written in a call: rename it");
       }
-      TANDEM_ASSIGN(E value, parameter_value(property, parameters, is_strict(tool)));
-      E parameter = E::sequence({E::literal("<｜DSML｜parameter name=\"" + name + "\" string=\""),
-                                 std::move(value), E::literal(std::string(kParameterClose) + "\n")});
+      TANDEM_ASSIGN(Value value, parameter_value(property, parameters, is_strict(tool), value_close));
+      E parameter = make(name, std::move(value));
       bool needed = false;
       for (const Json& each : required) needed = needed || each == name;
       parts.push_back(needed ? std::move(parameter) : E::optional(std::move(parameter)));
     }
+    return {};
+  }
+
+  Result<E> dsml_call(const Json& tool) {
+    std::vector<E> parts{
+        E::literal("<｜DSML｜invoke name=\"" + tool.at("name").get<std::string>() + "\">\n")};
+    const auto parameter = [](const std::string& name, Value value) {
+      std::vector<E> kinds;
+      if (value.text) kinds.push_back(E::sequence({E::literal("true\">"), std::move(*value.text)}));
+      if (value.json) kinds.push_back(E::sequence({E::literal("false\">"), std::move(*value.json)}));
+      return E::sequence({E::literal("<｜DSML｜parameter name=\"" + name + "\" string=\""),
+                          E::choice(std::move(kinds)), E::literal(std::string(kParameterClose) + "\n")});
+    };
+    TANDEM_TRY(add_parameters(tool, kParameterClose, parameter, parts));
     parts.push_back(E::literal("</｜DSML｜invoke>"));
     return E::sequence(std::move(parts));
   }
 
-  E any_text() {
-    if (text_ == UINT32_MAX) text_ = rules_.add("text", text_without(kParameterClose));
+  // GLM-4.5 breaks lines between the elements, 4.7 does not.
+  static E line_break() { return E::optional(E::literal("\n")); }
+
+  Result<E> glm_call(const Json& tool) {
+    std::vector<E> parts{E::literal(std::string(kHermesOpen) + tool.at("name").get<std::string>()),
+                         line_break()};
+    const auto parameter = [](const std::string& name, Value value) {
+      // Any text is any JSON text as well.
+      E written = value.text ? std::move(*value.text) : std::move(*value.json);
+      return E::sequence({E::literal("<arg_key>" + name + "</arg_key>"), line_break(),
+                          E::literal("<arg_value>"), std::move(written), E::literal(kValueClose),
+                          line_break()});
+    };
+    TANDEM_TRY(add_parameters(tool, kValueClose, parameter, parts));
+    parts.push_back(E::literal(kHermesClose));
+    return E::sequence(std::move(parts));
+  }
+
+  E any_text(std::string_view close) {
+    if (text_ == UINT32_MAX) text_ = rules_.add("text", text_without(close));
     return E::call(text_);
   }
-  static E as_text(E value) { return E::sequence({E::literal("true\">"), std::move(value)}); }
-  static E as_json(E value) { return E::sequence({E::literal("false\">"), std::move(value)}); }
 
-  // Beside its type.
-  static bool asserts_nothing_else(const Json& property) {
-    for (const auto& [keyword, value] : property.items()) {
-      if (keyword != "type" && keyword != "description" && keyword != "title" && keyword != "default" &&
-          keyword != "examples")
-        return false;
+  // Plain strings are written as they are, all else as JSON.
+  Result<Value> parameter_value(const Json& property, const Json& parameters, bool strict,
+                                std::string_view close) {
+    if (!strict) return Value{any_text(close), json_.value()};
+    if (is_plain_string(property)) return Value{any_text(close), {}};
+    if (const std::vector<std::string> texts = texts_of(property); !texts.empty()) {
+      std::vector<E> options;
+      for (const std::string& text : texts) options.push_back(E::literal(text));
+      return Value{E::choice(std::move(options)), {}};
     }
-    return true;
-  }
-
-  // Of an enumeration of strings that can stand as they are; none otherwise.
-  static std::vector<E> texts_of(const Json& property) {
-    std::vector<E> out;
-    if (!property.is_object() || !property.contains("enum") || !property["enum"].is_array()) return out;
-    for (const Json& option : property["enum"]) {
-      if (!option.is_string() || option.get_ref<const std::string&>().find('<') != std::string::npos)
-        return {};
-      out.push_back(E::literal(option.get_ref<const std::string&>()));
-    }
-    return out;
-  }
-
-  // From the value of `string` on. Plain strings are written as they are, all else as JSON.
-  Result<E> parameter_value(const Json& property, const Json& parameters, bool strict) {
-    if (!strict) return E::choice({as_text(any_text()), as_json(json_.value())});
-    const Json type = property.is_object() ? property.value("type", Json()) : Json();
-    if (type == "string" && asserts_nothing_else(property)) return as_text(any_text());
-    if (std::vector<E> texts = texts_of(property); !texts.empty())
-      return as_text(E::choice(std::move(texts)));
     Json document = property;
     if (document.is_object()) {
       for (const char* definitions : {"$defs", "definitions"}) {  // what its references mean
@@ -209,7 +255,7 @@ class CallGrammar {
       }
     }
     TANDEM_ASSIGN(E value, schema(document));
-    return as_json(std::move(value));
+    return Value{{}, std::move(value)};
   }
 
   GrammarRules rules_;
@@ -232,8 +278,13 @@ Result<GrammarRules> tool_call_grammar(std::string_view form) {
   return CallGrammar().make(parsed);
 }
 
+bool is_written_as_text(const nlohmann::ordered_json& property) {
+  return is_plain_string(property) || !texts_of(property).empty();
+}
+
 bool is_call_marker(std::string_view token) {
-  return token == kHermesOpen || token == kHermesClose || token == "｜DSML｜";
+  return token == kHermesOpen || token == kHermesClose || token == "｜DSML｜" || token == "<arg_key>" ||
+         token == "</arg_key>" || token == "<arg_value>" || token == kValueClose;
 }
 
 }  // namespace tandem

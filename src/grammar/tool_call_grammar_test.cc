@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "grammar/grammar_testing.h"
@@ -96,6 +97,59 @@ TEST(ToolCallGrammar, Dsml) {
   const std::string may = form("dsml", R"(, "parallel": false)");
   EXPECT_EQ(read(may, "Let me see: 1 < 2.\n\n" + dsml(invoke("now", ""))), Read::whole);
   EXPECT_EQ(read(may, dsml(invoke("now", "") + invoke("now", ""))), Read::no);
+}
+
+std::string glm(const std::string& name, const std::string& values, const std::string& gap = "\n") {
+  return "<tool_call>" + name + gap + values + "</tool_call>";
+}
+std::string value(const std::string& key, const std::string& text, const std::string& gap = "\n") {
+  return "<arg_key>" + key + "</arg_key>" + gap + "<arg_value>" + text + "</arg_value>" + gap;
+}
+
+TEST(ToolCallGrammar, CallsOfGlm) {
+  const std::string one = form("glm", R"(, "required": true, "parallel": false)");
+  for (const std::string gap : {"\n", ""}) {
+    EXPECT_EQ(read(one, glm("weather",
+                            value("city", "Köln <x> </arg_ \"q\"\n", gap) + value("unit", "C", gap) +
+                                value("days", "3", gap),
+                            gap)),
+              Read::whole);
+    EXPECT_EQ(read(one, glm("now", "", gap)), Read::whole);
+  }
+  const std::string city = value("city", "a");
+  EXPECT_EQ(read(one, "\n" + glm("weather", city)), Read::whole);
+  EXPECT_EQ(read(one, glm("weather", value("unit", "C"))), Read::no) << "city is required";
+  EXPECT_EQ(read(one, glm("weather", city + value("unit", "K"))), Read::no);
+  EXPECT_EQ(read(one, glm("weather", city + value("days", "12"))), Read::no);
+  EXPECT_EQ(read(one, glm("weather", city + value("days", "x"))), Read::no);
+  EXPECT_EQ(read(one, glm("weather", city + value("wind", "1"))), Read::no) << "not declared";
+  EXPECT_EQ(read(one, glm("weather", city + "x")), Read::no);
+  EXPECT_EQ(read(one, glm("other", "")), Read::no);
+  EXPECT_EQ(read(one, glm("weathers", city)), Read::no);
+  EXPECT_EQ(read(one, glm("now", value("zone", "{\"any\": 1"))), Read::whole) << "not strict: any value";
+  EXPECT_EQ(read(one, glm("now", "") + "\n" + glm("now", "")), Read::no);
+  const std::string may = form("glm", "");
+  for (const char* text : {"", "Let me see.\n", "a <tool_ca"}) {
+    EXPECT_EQ(read(may, text), Read::whole) << text;
+    EXPECT_EQ(read(may, text + glm("now", "") + "\n" + glm("weather", city) + glm("now", "")), Read::whole);
+    EXPECT_EQ(read(may, text + glm("weather", "")), Read::no) << text;
+  }
+}
+
+// What a parser takes as it is, an enforced call writes as it is.
+TEST(ToolCallGrammar, WhatIsWrittenAsText) {
+  using Json = nlohmann::ordered_json;
+  for (const char* text : {R"({"type": "string", "description": "d"})", R"({"enum": ["a", "b"]})",
+                           R"({"type": "string", "enum": ["a"]})"})
+    EXPECT_TRUE(is_written_as_text(Json::parse(text))) << text;
+  for (const char* json : {R"({"type": "string", "pattern": "a"})", R"({"type": ["string", "null"]})", "{}",
+                           R"({"enum": ["a", 1]})", R"({"enum": ["<a"]})", R"({"type": "integer"})", "true"})
+    EXPECT_FALSE(is_written_as_text(Json::parse(json))) << json;
+  const std::string patterned = R"({"format": "glm", "required": true, "tools": [{"name": "f", "strict": true,
+      "parameters": {"type": "object", "properties": {"code": {"type": "string", "pattern": "^[0-9]{2}$"}},
+      "required": ["code"], "additionalProperties": false}}]})";
+  EXPECT_EQ(read(patterned, glm("f", value("code", "\"17\""))), Read::whole);
+  EXPECT_EQ(read(patterned, glm("f", value("code", "17"))), Read::no);
 }
 
 TEST(ToolCallGrammar, RefusesByName) {

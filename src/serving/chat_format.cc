@@ -86,8 +86,9 @@ OutputFormat guess_output(const std::string& text) {
   const auto has = [&](const char* part) { return text.find(part) != std::string::npos; };
   OutputFormat out;
   if (has("</think>")) out.reasoning = ReasoningFormat::trimmed_tags;
-  // Others write XML into the same tags.
-  if (has("<tool_call>") && !has("<function=") && !has("<arg_key>")) out.tool_calls = ToolCallFormat::hermes;
+  // Qwen3-Coder writes XML into the same tags.
+  if (has("<tool_call>") && !has("<function="))
+    out.tool_calls = has("<arg_key>") ? ToolCallFormat::glm : ToolCallFormat::hermes;
   return out;
 }
 
@@ -159,6 +160,7 @@ Result<ChatFormat> make_chat_format(const ChatTemplateSource& source, const Outp
     out.output.tool_calls = *named;
   }
   if (out.output.tool_calls == ToolCallFormat::hermes) out.features.call_format = "hermes";
+  if (out.output.tool_calls == ToolCallFormat::glm) out.features.call_format = "glm";
   if (out.output.tool_calls == ToolCallFormat::dsml) out.features.call_format = "dsml";
   out.features.reasons = out.output.reasoning != ReasoningFormat::none;
   out.features.reads_tool_calls = !automatic || out.output.tool_calls != ToolCallFormat::none;

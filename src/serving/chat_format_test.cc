@@ -45,6 +45,22 @@ TEST(ChatFormat, WhatTemplatesHaveAPlaceFor) {
   EXPECT_TRUE(effort.features.reasoning_effort);
 }
 
+TEST(ChatFormat, Glm) {
+  for (const char* file : {"glm45.jinja", "glm47.jinja"}) {
+    const ChatFormat glm = format_of(source_of(file));
+    EXPECT_TRUE(glm.features.tools && glm.features.tool_messages && glm.features.reads_tool_calls) << file;
+    EXPECT_EQ(glm.features.thinking_switch, "enable_thinking") << file;
+    EXPECT_EQ(glm.features.call_format, "glm") << file;
+    EXPECT_EQ(glm.output.reasoning, ReasoningFormat::trimmed_tags) << file;
+    EXPECT_EQ(glm.output.tool_calls, ToolCallFormat::glm) << file;
+  }
+  const ChatFormat qwen2 = format_of(source_of("qwen2.jinja")), olmoe = format_of(source_of("olmoe.jinja"));
+  for (const ChatFormat& plain : {qwen2, olmoe}) {
+    EXPECT_FALSE(plain.features.tools || plain.features.tool_messages || plain.features.reasons);
+    EXPECT_EQ(plain.output.tool_calls, ToolCallFormat::none);
+  }
+}
+
 // Templates that write arguments as they come get their text, others an object.
 TEST(ChatFormat, ArgumentsAsTheTemplateWantsThem) {
   const std::string head = "{% for m in messages %}{% for c in m.tool_calls %}";

@@ -115,11 +115,10 @@ void CompletionService::handle_completion(const ServedModel& model, const HttpRe
   if (!parsed) return writer->respond(error_response(parsed.error()));
   const EngineLimits& limits = model.engine->limits();
   const bool stream = parsed->common.stream;
-  Job job{.id_prefix = "cmpl-",
-          .common = std::move(parsed->common),
-          .prompts = {},
-          .echo = {},
-          .make_listener = openai_listener(stream, writer)};
+  Job job;
+  job.id_prefix = "cmpl-";
+  job.common = std::move(parsed->common);
+  job.make_listener = openai_listener(stream, writer);
   for (PromptInput& prompt : parsed->prompts) {
     if (parsed->echo && prompt.is_tokens) {
       auto text = model.tokenizer->decode(prompt.tokens);
@@ -238,7 +237,8 @@ void CompletionService::run_chat(const ServedModel& model, const HttpRequest& re
           .id_prefix = id_prefix,
           .output = {.reasoning_open = prompt->reasoning_open,
                      .tool_calls = chat.may_call_tools,
-                     .parallel_tool_calls = chat.parallel_tool_calls},
+                     .parallel_tool_calls = chat.parallel_tool_calls,
+                     .tools_json = std::move(chat.input.tools_json)},
           .common = std::move(chat.common),
           .prompts = {},
           .echo = {},

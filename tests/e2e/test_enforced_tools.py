@@ -1,5 +1,5 @@
 """Calls that are enforced, and strict arguments, by a real engine: the bundled model was never trained to call anything, so that
-nothing here passes by chance. Its folder gets a template with tools in Hermes' notation."""
+nothing here passes by chance. Its folder gets a template with tools in Hermes' notation, or in GLM's."""
 
 import json
 
@@ -10,9 +10,12 @@ import pytest
 from tests.conftest import ARITH, TandemServer
 from tests.e2e.conftest import QUESTION, user
 
+HERMES = "{{ '<tool_call>\\n' + (call['function'] | tojson) + '\\n</tool_call>' }}"
+GLM = """{{ '<tool_call>' + call['function']['name'] + '\\n' }}{% for key, value in call['function']['arguments'].items() %}\
+{{ '<arg_key>' + key + '</arg_key>\\n<arg_value>' + (value if value is string else value | tojson) + '</arg_value>\\n' }}{% endfor %}</tool_call>"""
 TEMPLATE = """{{ bos_token }}{% if tools %}Tools:{% for tool in tools %} {{ tool | tojson }}{% endfor %}{% endif %}\
 {% for message in messages %}{% if message['role'] == 'assistant' %}{{ '<｜Assistant｜>' + (message['content'] or '') }}\
-{% for call in message['tool_calls'] or [] %}{{ '<tool_call>\\n' + (call['function'] | tojson) + '\\n</tool_call>' }}{% endfor %}\
+{% for call in message['tool_calls'] or [] %}CALL{% endfor %}\
 {{ eos_token }}{% else %}{{ '<｜User｜>' + message['content'] }}{% endif %}{% endfor %}\
 {% if add_generation_prompt %}{{ '<｜Assistant｜>' }}{% endif %}"""
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}, "days": {"type": "integer", "minimum": 1, "maximum": 9},
@@ -22,13 +25,13 @@ TOOLS = [{"type": "function", "function": {"name": name, "strict": True, "parame
          (("weather", SCHEMA), ("now", TWO))]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
+@pytest.fixture(scope="module", params=(HERMES, GLM), ids=("hermes", "glm"))
+def server(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("model") / "caller"
     folder.mkdir()
     for file in ARITH.iterdir():
         (folder / file.name).symlink_to(file)
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    (folder / "chat_template.jinja").write_text(TEMPLATE.replace("CALL", request.param))
     process = TandemServer(["serve", "--model", str(folder), "--port", "0", "--log-level", "warning"], tmp_path_factory.mktemp("server"))
     yield process.wait_ready()
     assert process.stop() == 0

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "serving/chat/dsml_parser.h"
+#include "serving/chat/glm_parser.h"
 #include "serving/chat/hermes_parser.h"
 #include "serving/chat/think_splitter.h"
 
@@ -12,8 +13,8 @@ namespace tandem {
 std::optional<ReasoningFormat> find_reasoning_format(std::string_view name) {
   if (name == "none") return ReasoningFormat::none;
   if (name == "deepseek_v4") return ReasoningFormat::tags;
-  // R1 breaks the line around its tags, as Qwen3 does.
-  if (name == "qwen3" || name == "deepseek_r1") return ReasoningFormat::trimmed_tags;
+  // R1 and GLM break the line around their tags, as Qwen3 does.
+  if (name == "qwen3" || name == "deepseek_r1" || name == "glm45") return ReasoningFormat::trimmed_tags;
   return std::nullopt;
 }
 
@@ -21,6 +22,8 @@ std::optional<ToolCallFormat> find_tool_call_format(std::string_view name) {
   if (name == "none") return ToolCallFormat::none;
   if (name == "deepseek_v4") return ToolCallFormat::dsml;
   if (name == "hermes") return ToolCallFormat::hermes;
+  // The later model writes no line breaks; both are read.
+  if (name == "glm45" || name == "glm47") return ToolCallFormat::glm;
   return std::nullopt;
 }
 
@@ -28,7 +31,10 @@ std::vector<std::string> marker_tokens(const OutputFormat& format) {
   std::vector<std::string> out;
   if (format.reasoning != ReasoningFormat::none) out.insert(out.end(), {"<think>", "</think>"});
   if (format.tool_calls == ToolCallFormat::dsml) out.emplace_back("｜DSML｜");
-  if (format.tool_calls == ToolCallFormat::hermes) out.insert(out.end(), {"<tool_call>", "</tool_call>"});
+  const bool glm = format.tool_calls == ToolCallFormat::glm;
+  if (glm || format.tool_calls == ToolCallFormat::hermes)
+    out.insert(out.end(), {"<tool_call>", "</tool_call>"});
+  if (glm) out.insert(out.end(), {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"});
   return out;
 }
 
@@ -41,6 +47,7 @@ OutputParser::OutputParser(const OutputFormat& format, const OutputOptions& opti
   if (!options.tool_calls) return;
   if (format.tool_calls == ToolCallFormat::dsml) tool_calls_ = std::make_unique<DsmlParser>();
   if (format.tool_calls == ToolCallFormat::hermes) tool_calls_ = std::make_unique<HermesParser>();
+  if (format.tool_calls == ToolCallFormat::glm) tool_calls_ = std::make_unique<GlmParser>(options.tools_json);
 }
 
 OutputParser::OutputParser(OutputParser&&) noexcept = default;

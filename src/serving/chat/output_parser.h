@@ -27,15 +27,17 @@ using OutputDeltas = std::vector<OutputDelta>;
 // How an answer marks its reasoning: <think> ... </think>; `trimmed_tags` with line breaks around that are no
 // part of it, as Qwen3 writes them.
 enum class ReasoningFormat : uint8_t { none, tags, trimmed_tags };
-// DeepSeek's <｜DSML｜tool_calls> blocks; <tool_call> with a JSON object, as Hermes and Qwen3 write it.
-enum class ToolCallFormat : uint8_t { none, dsml, hermes };
+// DeepSeek's <｜DSML｜tool_calls> blocks; <tool_call> with a JSON object, as Hermes and Qwen3 write it; with
+// <arg_key> and <arg_value>, as GLM does.
+enum class ToolCallFormat : uint8_t { none, dsml, hermes, glm };
 
 struct OutputFormat {
   ReasoningFormat reasoning = ReasoningFormat::none;
   ToolCallFormat tool_calls = ToolCallFormat::none;
 };
 
-// vLLM's names: none, deepseek_v4, deepseek_r1, qwen3; none, deepseek_v4, hermes. Nothing for another name.
+// vLLM's names: none, deepseek_v4, deepseek_r1, qwen3, glm45; none, deepseek_v4, hermes, glm45, glm47.
+// Nothing for another name.
 std::optional<ReasoningFormat> find_reasoning_format(std::string_view name);
 std::optional<ToolCallFormat> find_tool_call_format(std::string_view name);
 
@@ -47,6 +49,8 @@ struct OutputOptions {
   bool reasoning_open = false;      // the prompt ended inside <think>
   bool tool_calls = false;          // the request has tools and may call them; else calls are text
   bool parallel_tool_calls = true;  // false: the first call alone, further ones are dropped
+  // Its tools, a JSON list as OpenAI has it: what types arguments have, where the notation does not say.
+  std::string tools_json = {};
 };
 
 class ThinkSplitter;

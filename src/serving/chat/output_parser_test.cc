@@ -12,8 +12,9 @@ namespace {
 
 constexpr OutputFormat kV4{ReasoningFormat::tags, ToolCallFormat::dsml};
 constexpr OutputFormat kQwen{ReasoningFormat::trimmed_tags, ToolCallFormat::hermes};
-constexpr OutputOptions kCalls{.tool_calls = true};
-constexpr OutputOptions kThinking{.reasoning_open = true, .tool_calls = true};
+constexpr OutputFormat kGlm{ReasoningFormat::trimmed_tags, ToolCallFormat::glm};
+const OutputOptions kCalls{.tool_calls = true};
+const OutputOptions kThinking{.reasoning_open = true, .tool_calls = true};
 
 // An answer as a client joins it: "r:..." reasoning, "c:..." content, then each call as name(arguments).
 struct Joined {
@@ -234,6 +235,89 @@ TEST(OutputParser, BrokenBlocksOfHermesAreContent) {
   }
 }
 
+const OutputOptions kGlmCalls{.tool_calls = true, .tools_json = R"([{"type": "function", "function": {
+  "name": "weather", "parameters": {"type": "object", "properties": {
+    "city": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["C", "F"]}, "fine": {"type": "boolean"},
+    "note": {"type": ["string", "null"]}, "where": {"anyOf": [{"type": "string"}, {"type": "array"}]},
+    "code": {"type": "string", "pattern": "[0-9]+"}, "share": {"type": "number"}}}}}])"};
+
+std::string glm_call(const std::string& name, const std::vector<std::pair<std::string, std::string>>& values,
+                     const std::string& gap = "\n") {
+  std::string out = "<tool_call>" + name + gap;
+  for (const auto& [key, value] : values)
+    out += "<arg_key>" + key + "</arg_key>" + gap + "<arg_value>" + value + "</arg_value>" + gap;
+  return out + "</tool_call>";
+}
+
+TEST(OutputParser, CallsOfGlm) {
+  for (const std::string gap : {"\n", "", " \n\n"}) {  // 4.5 breaks lines, 4.7 does not
+    const Joined out = parse_any_way(
+        kGlm, kGlmCalls,
+        "\n<think>Hm.</think>\nSure.\n" +
+            glm_call("weather", {{"city", " New\nYork <b> \"x\""}, {"days", "3"}}, gap) + "\n" +
+            glm_call("now", {}, gap) + "\n" + glm_call("f.g", {{"x", "{\"a\": [1, 2.50]}"}}, gap) + "\n");
+    EXPECT_EQ(out.reasoning, "Hm.");
+    EXPECT_EQ(out.content, "Sure.");
+    ASSERT_EQ(out.calls.size(), 3);
+    EXPECT_EQ(out.calls[0].first, "weather");
+    EXPECT_EQ(out.calls[0].second, R"({"city": " New\nYork <b> \"x\"", "days": 3})");
+    EXPECT_EQ(out.calls[1], std::make_pair(std::string("now"), std::string("{}")));
+    EXPECT_EQ(out.calls[2], std::make_pair(std::string("f.g"), std::string(R"({"x": {"a": [1, 2.50]}})")));
+  }
+  const std::string two = glm_call("now", {}) + glm_call("now", {});
+  EXPECT_EQ(parse_any_way(kGlm, {.tool_calls = true, .parallel_tool_calls = false}, two).calls.size(), 1);
+  EXPECT_EQ(parse_any_way(kGlm, {}, two).content, two) << "without tools they are text";
+}
+
+// The notation does not say what is text: the schema does.
+TEST(OutputParser, ValuesOfGlmHaveTheSchemasTypes) {
+  const auto value = [](const std::string& key, const std::string& text,
+                        const std::string& tool = "weather") {
+    const Joined out = parse_any_way(kGlm, kGlmCalls, glm_call(tool, {{key, text}}));
+    EXPECT_EQ(out.calls.size(), 1);
+    const std::string head = "{\"" + key + "\": ";
+    if (out.calls.empty() || !out.calls[0].second.starts_with(head)) return std::string("none");
+    return out.calls[0].second.substr(head.size(), out.calls[0].second.size() - head.size() - 1);
+  };
+  EXPECT_EQ(value("city", "42"), R"("42")");
+  EXPECT_EQ(value("city", "\"Rome\""), R"("\"Rome\"")");
+  EXPECT_EQ(value("city", ""), R"("")");
+  EXPECT_EQ(value("unit", "C"), R"("C")");
+  EXPECT_EQ(value("days", " 7\n"), "7");
+  EXPECT_EQ(value("days", "12345678901234567890123"), "12345678901234567890123");
+  EXPECT_EQ(value("days", "seven"), R"("seven")") << "no JSON";
+  EXPECT_EQ(value("fine", "true"), "true");
+  EXPECT_EQ(value("share", "3"), "3") << "a whole number is a number";
+  EXPECT_EQ(value("note", "null"), "null");
+  EXPECT_EQ(value("note", "42"), R"("42")");
+  EXPECT_EQ(value("where", "[1]"), "[1]");
+  EXPECT_EQ(value("where", "true"), R"("true")");
+  EXPECT_EQ(value("code", "\"17\""), R"("17")") << "as enforced calls write it";
+  EXPECT_EQ(value("code", "17"), R"("17")");
+  EXPECT_EQ(value("other", "17"), "17") << "not declared";
+  EXPECT_EQ(value("city", "42", "unknown"), "42");
+}
+
+TEST(OutputParser, BrokenBlocksOfGlmAreContent) {
+  const std::string open = "<tool_call>", close = "</tool_call>";
+  for (const std::string& text :
+       {open, open + "\n", open + close, open + "weather", open + "weather\n<arg_k",
+        open + "the weather" + close, open + "{\"name\": \"f\"}" + close,
+        open + "f\n<arg_key>a</arg_key>\n" + close, open + "f\n<arg_key>a</arg_key>1" + close,
+        open + "f\n<arg_key>a</arg_key>\n<arg_value>never clo",
+        open + "f\n<arg_key></arg_key>\n<arg_value>1</arg_value>" + close,
+        open + "f\n<arg_key>a\n</arg_key>\n<arg_value>1</arg_value>" + close,
+        open + "f\n<arg_key>a<b</arg_key>\n<arg_value>1</arg_value>" + close,
+        open + "f\n<arg_value>1</arg_value>" + close, open + "f\nloose" + close,
+        glm_call("f", {{"a", "1"}, {"a", "2"}}), close}) {
+    const Joined out = parse_any_way(kGlm, kGlmCalls, "so: " + text + " end");
+    EXPECT_EQ(out.content, "so: " + text + " end");
+    EXPECT_TRUE(out.calls.empty()) << text;
+  }
+  const Joined out = parse_any_way(kGlm, kGlmCalls, open + "no " + glm_call("now", {}));
+  EXPECT_EQ(out.calls.size(), 1) << "a good block behind it";
+}
+
 TEST(OutputParser, TextFlowsAsItComes) {
   OutputParser parser(kV4, kCalls);
   const auto push = [&](const std::string& piece) {
@@ -257,7 +341,7 @@ TEST(OutputParser, TextFlowsAsItComes) {
   EXPECT_EQ(deltas[1].text + "|" + deltas[2].text + "|" + deltas[3].text, R"({"a": 1|, "b": "x"|})");
 }
 
-// Pieces of both formats in random order: no cut changes what comes out, arguments are always JSON objects,
+// Pieces of all formats in random order: no cut changes what comes out, arguments are always JSON objects,
 // and no letter is lost outside calls.
 TEST(OutputParser, AnyText) {
   const std::vector<std::string> words = {"<｜DSML｜tool_calls>",
@@ -285,19 +369,24 @@ TEST(OutputParser, AnyText) {
                                           "é",
                                           "1",
                                           "<｜DSML｜invoke name=\"g\">\n</｜DSML｜invoke>",
-                                          "{\"name\": \"g\"}</tool_call>"};
+                                          "{\"name\": \"g\"}</tool_call>",
+                                          "<arg_key>",
+                                          "a</arg_key>",
+                                          "<arg_value>",
+                                          "</arg_value>",
+                                          "f\n"};
   std::mt19937 random(11);
   int calls = 0;
-  for (int round = 0; round < 4000; ++round) {
+  for (int round = 0; round < 8000; ++round) {
     std::vector<std::string> pieces;
     std::string text;
     // Half of them begin as a good block does, else hardly any would become one.
-    if (round % 2 == 0)
-      pieces = round % 4 == 0 ? std::vector<std::string>{words[0], words[2], words[3]}
-                              : std::vector{words[13], words[12]};
+    if (round % 6 == 0) pieces = {words[0], words[2], words[3]};
+    if (round % 6 == 2) pieces = {words[13], words[12]};
+    if (round % 6 == 4) pieces = {words[13], "f\n"};
     for (size_t count = random() % 12; count > 0; --count) pieces.push_back(words[random() % words.size()]);
     for (const std::string& piece : pieces) text += piece;
-    for (const OutputFormat& format : {kV4, kQwen}) {
+    for (const OutputFormat& format : {kV4, kQwen, kGlm}) {
       const OutputOptions options{.reasoning_open = random() % 4 == 0, .tool_calls = true};
       const Joined whole = parse(format, options, {text});
       ASSERT_EQ(parse(format, options, pieces), whole) << text;
@@ -352,6 +441,9 @@ TEST(OutputParser, Names) {
   EXPECT_EQ(find_reasoning_format("hermes"), std::nullopt);
   EXPECT_EQ(find_tool_call_format("deepseek_v4"), ToolCallFormat::dsml);
   EXPECT_EQ(find_tool_call_format("hermes"), ToolCallFormat::hermes);
+  EXPECT_EQ(find_reasoning_format("glm45"), ReasoningFormat::trimmed_tags);
+  EXPECT_EQ(find_tool_call_format("glm45"), ToolCallFormat::glm);
+  EXPECT_EQ(find_tool_call_format("glm47"), ToolCallFormat::glm);
   EXPECT_EQ(find_tool_call_format("none"), ToolCallFormat::none);
   EXPECT_EQ(find_tool_call_format("auto"), std::nullopt);
 }
