@@ -20,7 +20,6 @@ template <class Keys>
 class GqaTask {
  public:
   using Element = typename Keys::Element;
-  using Tile = typename Keys::Tile;
 
   GqaTask(const GqaArgs& args, const AttentionGroup& group, std::byte* scratch)
       : args_(args),
@@ -184,7 +183,6 @@ class GqaTask {
                 float* partial) {
     static_assert(kGroupPanels <= kDecodedPanels);
     if constexpr (Keys::kCoded) load_scales(list);
-    constexpr size_t kAheadGap = Keys::kCoded ? kLineBytes / 2 : kLineBytes;
     const uint32_t queries = (group_.rows - first) * heads_;
     const Element* query = query_ + size_t{first} * heads_ * query_stride_;
     partial += size_t{first} * heads_ * stride_;
@@ -207,10 +205,9 @@ class GqaTask {
         score.panels = keys;
         score.ahead = ahead + ahead_count * t / of;
         score.ahead_count = ahead_count * (t + 1) / of - ahead_count * t / of;
-        score.ahead_gap = kAheadGap;
         score.columns = columns_;
         score.scores = scores_ + size_t{row} * kScoreStride + p * kPanelTokens;
-        run_tile_row<ScoreTile<Tile>>(score, panels, rows, height, 0);
+        run_tile_row<ScoreTile<Keys>>(score, panels, rows, height, 0);
       });
     }
     const float scale = args_.scale * kLog2E;
@@ -232,10 +229,8 @@ class GqaTask {
     ValueArgs value;
     value.panels = Keys::kCoded ? panels_ : list.values;
     value.ahead_panel = asked;
-    value.ahead_gap = kAheadGap;
     value.lanes = list.lanes;
     value.line_stride = size_t{padded_dim_} * Keys::kPair * sizeof(Element);
-    value.ahead_stride = value.line_stride / kLineBytes * kAheadGap;
     value.sums_stride = stride_;
     const auto add_decoded = [&](uint32_t query_begin, uint32_t count) {
       for_row_tiles(count, [&](uint32_t row, uint32_t height, uint32_t t, uint32_t of) {
@@ -245,7 +240,7 @@ class GqaTask {
         value.ahead_first = kGroupPanels * t / of;
         value.ahead_count = value.ahead == nullptr ? 0 : kGroupPanels * (t + 1) / of - value.ahead_first;
         value.sums = partial + at * stride_;
-        run_tile_row<ValueTile<Tile>>(value, padded_dim_ / 16, rows, height, 0);
+        run_tile_row<ValueTile<Keys>>(value, padded_dim_ / 16, rows, height, 0);
       });
     };
     // The panel behind the last that was decoded; of the kDecodedPanels that it is one of, those before it

@@ -35,12 +35,17 @@ inline void decode_values(const std::byte* codes, uint32_t padded_dim, std::byte
   }
 }
 
+// Bytes between what is asked for ahead beside a line and beside the next: of codes they are half of it. A
+// constant of the tile, so that codes have tiles of their own: as a member it took a register and an add a
+// line, and decode over a bf16 cache 3 % from L3.
+template <class Keys>
+inline constexpr size_t kAheadGap = Keys::kCoded ? kLineBytes / 2 : kLineBytes;
+
 // scores[r, 16 * panel + lane] = query r . key.
 struct ScoreArgs {
   const std::byte* const* panels = nullptr;
   const std::byte* const* ahead = nullptr;  // [ahead_count]: other panels, to be asked for meanwhile
   uint32_t ahead_count = 0;
-  size_t ahead_gap = 0;  // bytes between what is asked for at one column and at the next
   uint32_t columns = 0;
   float* scores = nullptr;  // [rows, kScoreStride]
   TANDEM_INLINE void skip_panels(uint32_t count) {
@@ -69,9 +74,8 @@ struct ScoreTile {
     }
 #pragma GCC unroll 4
     for (int p = 0; p < Panels; ++p) line[p] = args.panels[p];
-    size_t at = 0;
-    for (uint32_t column = 0; column < args.columns; ++column, at += args.ahead_gap) {
-      for (uint32_t i = 0; i < args.ahead_count; ++i) prefetch(args.ahead[i] + at);
+    for (uint32_t column = 0; column < args.columns; ++column) {
+      for (uint32_t i = 0; i < args.ahead_count; ++i) prefetch(args.ahead[i] + column * kAheadGap<Keys>);
       typename Product::Weights w[Panels];
 #pragma GCC unroll 4
       for (int p = 0; p < Panels; ++p) w[p] = Product::weights(line[p] + size_t{column} * kLineBytes);
@@ -97,8 +101,6 @@ struct ValueArgs {
   const std::byte* const* ahead = nullptr;    // panels of which the same places are asked for meanwhile:
   uint32_t ahead_first = 0, ahead_count = 0;  // these lines of four,
   uint32_t ahead_panel = 0;                   // from this panel on
-  size_t ahead_gap = kLineBytes;              // bytes between two lines: half of them if these are codes
-  size_t ahead_stride = 0;                    // the same between pairs of tokens
   const uint8_t* lanes = nullptr;
   uint32_t begin = 0, end = 0;  // begin: of a panel
   size_t line_stride = 0;       // bytes between pairs of tokens
@@ -151,10 +153,10 @@ struct ValueTile {
         const uint32_t ahead = panel < args.ahead_panel ? 0 : args.ahead_count;
         const std::byte* next =
             ahead == 0 ? line
-                       : args.ahead[panel] + (args.offset / kLineBytes + args.ahead_first) * args.ahead_gap;
+                       : args.ahead[panel] + (args.offset / kLineBytes + args.ahead_first) * kAheadGap<Keys>;
         for (uint32_t t = 0; t < kPanelTokens; t += Keys::kPair, line += args.line_stride) {
-          for (uint32_t i = 0; i < ahead; ++i) prefetch(next + i * args.ahead_gap);
-          next += args.ahead_stride;
+          for (uint32_t i = 0; i < ahead; ++i) prefetch(next + i * kAheadGap<Keys>);
+          next += args.line_stride * kAheadGap<Keys> / kLineBytes;
           step(line, t, both);
         }
       } else {
