@@ -22,6 +22,10 @@ AttentionShape shape_of(const GqaArgs& args) {
 std::span<const AttentionRow> rows_of(const GqaArgs& args) {
   return args.rows;
 }
+uint32_t first_tile_of(const GqaArgs& args, size_t row) {
+  return gqa_first_tile(args, args.rows[row].position);
+}
+// The tile behind the last.
 uint32_t tiles_of(const GqaArgs& args, size_t row) {
   return gqa_tiles(args, args.rows[row].position);
 }
@@ -60,6 +64,12 @@ uint32_t tiles_of(const CompressedAttentionArgs& args, size_t row) {
   return latent_tiles(keys.window + keys.entries);
 }
 
+// The others have no windows, or count their tiles from the window's first key.
+template <class Args>
+uint32_t first_tile_of(const Args&, size_t) {
+  return 0;
+}
+
 }  // namespace
 
 Result<AttentionPlanner> AttentionPlanner::create(int threads) {
@@ -82,16 +92,16 @@ const AttentionPlan& AttentionPlanner::make(const Args& args) {
   for (uint32_t row = 0; row < rows.size(); ++row) {
     const AttentionRow& at = rows[row];
     AttentionGroup* last = groups_.empty() ? nullptr : &groups_.back();
-    const uint32_t tiles = tiles_of(args, row);
+    const uint32_t first_tile = first_tile_of(args, row), end = tiles_of(args, row);
     if (last != nullptr && last->rows < shape.most_rows &&
         rows[last->first_row].block_table == at.block_table &&
         rows[last->first_row].position + last->rows == at.position) {
       ++last->rows;
-      last->tiles = tiles;
+      last->tiles = end - last->first_tile;
     } else {
-      groups_.push_back({.first_row = row, .rows = 1, .tiles = tiles});
+      groups_.push_back({.first_row = row, .rows = 1, .first_tile = first_tile, .tiles = end - first_tile});
     }
-    work += tiles;
+    work += end - first_tile;
   }
   const uint64_t most =
       threads_ == 1 ? UINT64_MAX : work * shape.chunks / (kTasksPerThread * static_cast<uint64_t>(threads_));

@@ -25,7 +25,8 @@ struct CompressedAttentionArgs;
 
 struct AttentionGroup {
   uint32_t first_row = 0, rows = 0;  // consecutive positions of one sequence
-  uint32_t tiles = 0;                // of the last row; the others have no more
+  uint32_t first_tile = 0;           // of the first row; the others' is not before it
+  uint32_t tiles = 0;                // from there to the last row's last; the others' is not behind it
   uint32_t tiles_per_task = 0;       // tiles: not spread
   uint32_t chunks_per_task = 1;      // divides chunks; 1 if spread
   uint32_t first_task = 0;           // of chunks / chunks_per_task * ceil(tiles / tiles_per_task)

@@ -72,6 +72,14 @@ inline constexpr uint32_t kDecodedPanels = 4;
 [[gnu::always_inline]] inline uint32_t gqa_tiles(const GqaArgs& args, uint32_t position) {
   return (gqa_places(args, position) + kTileKeys - 1) / kTileKeys;
 }
+// The place of the first key that a row at a position attends to, and its tile.
+[[gnu::always_inline]] inline uint32_t gqa_first_place(const GqaArgs& args, uint32_t position) {
+  if (args.window == 0 || position < args.window) return 0;
+  return gqa_places(args, position - args.window + 1) - 1;
+}
+[[gnu::always_inline]] inline uint32_t gqa_first_tile(const GqaArgs& args, uint32_t position) {
+  return gqa_first_place(args, position) / kTileKeys;
+}
 
 // MLA and DeepSeek-V4: keys that are values too, and longer. With 64 queries of 512 + 64 dimensions in bf16 a
 // tile, its queries, scores and sums take 0.7 MiB.

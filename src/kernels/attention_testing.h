@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -120,14 +121,16 @@ struct GqaShape {
   uint32_t heads, kv_heads, head_dim, tokens_per_block;
 };
 
-// softmax(scores) . values in float64, and the sum of the magnitudes that went in.
+// softmax(scores) . values in float64, and the sum of the magnitudes that went in. A sink is one more score,
+// without a value.
 struct Reference {
   double value, magnitude;
 };
 template <class Value>
-Reference softmax_sum(const std::vector<double>& scores, const Value& value) {
-  const double most = *std::max_element(scores.begin(), scores.end());
-  double denominator = 0, sum = 0, magnitude = 0;
+Reference softmax_sum(const std::vector<double>& scores, const Value& value,
+                      double sink = -std::numeric_limits<double>::infinity()) {
+  const double most = std::max(sink, *std::max_element(scores.begin(), scores.end()));
+  double denominator = std::exp(sink - most), sum = 0, magnitude = 0;
   for (size_t i = 0; i < scores.size(); ++i) {
     const double weight = std::exp(scores[i] - most);
     denominator += weight;
@@ -221,6 +224,8 @@ struct GqaCase {
     args.num_kv_heads = shape.kv_heads;
     args.head_dim = shape.head_dim;
     args.scale = 0.3f;
+    args.window = window;
+    args.sinks = sinks.empty() ? nullptr : sinks.data();
     run(table, table.gqa, args, threads);
   }
 
@@ -230,6 +235,8 @@ struct GqaCase {
   TestCache cache;
   Tensor query;
   std::vector<AttentionRow> rows;
+  uint32_t window = 0;
+  std::vector<float> sinks;  // [heads] or empty
 };
 
 }  // namespace tandem::kernel_testing

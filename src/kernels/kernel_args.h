@@ -44,6 +44,8 @@ enum class MlpKind : uint8_t {
   swiglu,  // silu(gate) * up
   // silu(min(gate, limit)) * clamp(up, -limit, limit): the gate is bounded on one side only
   clamped_swiglu,
+  // gate * sigmoid(alpha * gate) * (up + 1), both bounded first as above: gpt-oss
+  scaled_swiglu,
 };
 
 // Rows that go through one MLP: an expert, the shared expert or a dense layer (then a single group of all
@@ -55,6 +57,9 @@ struct ExpertGroup {
   const uint32_t* slots =
       nullptr;  // [count] row of the intermediate and of the output; unique over all groups
   uint32_t count = 0;
+  // Added to the products: [2 * intermediate], of gate, then of up; [hidden]. Or null.
+  const float* gate_up_bias = nullptr;
+  const float* down_bias = nullptr;
 };
 
 // intermediate[slot, :] = silu(gate x_row) * (up x_row), rounded to the dtype of `intermediate`; the factors
@@ -62,18 +67,19 @@ struct ExpertGroup {
 struct GroupedGateUpArgs {
   std::span<const ExpertGroup> groups;
   MlpKind kind = MlpKind::swiglu;
-  float limit = 0.0f;          // of clamped_swiglu, above 0
+  float limit = 0.0f;          // of clamped_swiglu and scaled_swiglu, above 0
+  float alpha = 1.0f;          // of scaled_swiglu
   ActivationView in;           // [rows, hidden]
   ActivationOut intermediate;  // [slots, intermediate]
 };
 
-// Plain: out[slot, :] = down intermediate[slot, :], float32, unweighted.
+// Plain: out[slot, :] = down intermediate[slot, :] + bias, float32, unweighted.
 //
 // For deterministic sums (contribution_cols > 0) the columns are cut into contributions of that many, the
 // last one shorter, and exact_out[slot, :] = sum over contributions c of grid(weights[slot] * down[:, c]
 // intermediate[slot, c]): each float32 product is weighted, rounded to a multiple of 2^-30 and summed in
-// float64, exactly. So a weight that is cut between contributions gives parts whose sum has the bits of the
-// whole.
+// float64, exactly; the bias is one more contribution. So a weight that is cut between contributions gives
+// parts whose sum has the bits of the whole, if one of them has the bias.
 struct GroupedDownArgs {
   std::span<const ExpertGroup> groups;
   ActivationView intermediate;     // [slots, intermediate]
@@ -164,6 +170,10 @@ struct AttentionPlan;  // kernels/attention_plan.h
 // make the denominator. Sums are float32. The keys and values of the rows themselves are in the cache
 // already. Of a cache of codes the results have the bits that a bf16 cache of the decoded keys and values
 // would give, as long as no intermediate value leaves the normal numbers of float32.
+//
+// With a window a row attends to its last `window` keys, itself included; keys of its sequence before them
+// may be read, weighted with 0, and must be numbers. A sink takes part in the softmax's denominator and
+// maximum as the score of a key without a value would.
 struct GqaArgs {
   std::span<const AttentionRow> rows;
   KvCacheView cache;
@@ -172,6 +182,8 @@ struct GqaArgs {
   ActivationOut out;             // [rows, num_heads * head_dim]
   uint32_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
   float scale = 1.0f;
+  uint32_t window = 0;                  // 0: all keys
+  const float* sinks = nullptr;         // [num_heads], not scaled; or null
   const AttentionPlan* plan = nullptr;  // KernelRunner makes it
 };
 

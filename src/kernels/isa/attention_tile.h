@@ -90,26 +90,42 @@ TANDEM_INLINE Vec first_lanes_or(Vec v, uint32_t lanes, float other) {
   for (uint32_t i = lanes; i < 16; ++i) all[i] = other;
   return load(all);
 }
+// `other` in the lanes before `lanes`.
+TANDEM_INLINE Vec later_lanes_or(Vec v, uint32_t lanes, float other) {
+  alignas(64) float all[16];
+  store(all, v);
+  for (uint32_t i = 0; i < lanes && i < 16; ++i) all[i] = other;
+  return load(all);
+}
 
 // Turns the scores of one query, `panels` vectors of which panel i has lanes(i) keys, into weights in place,
 // as elements of the cache's dtype, 0 where there is no key. Writes the maximum and the denominator. Asks for
 // kSoftenAhead bytes a vector from `ahead` on meanwhile, or null. Of codes: scales [2][kTileKeys] of the keys
-// and values; the weights are multiplied with theirs, the denominator is not.
+// and values; the weights are multiplied with theirs, the denominator is not. kBounded: the query's own keys
+// begin at place `begin` of the vectors; those before it have the weight 0.
 template <class Keys>
 inline constexpr uint32_t kSoftenAhead = Keys::kCoded ? kLineBytes : 2 * kLineBytes;
-template <class Keys, class Lanes>
-TANDEM_INLINE void soften_tile(float* scores, uint32_t panels, const Lanes& lanes, float scale_log2,
-                               const float* scales, const std::byte* ahead, float* partial_end) {
+template <class Keys, bool kBounded, class Lanes>
+TANDEM_INLINE void soften_tile(float* scores, uint32_t panels, const Lanes& lanes,
+                               [[maybe_unused]] uint32_t begin, float scale_log2, const float* scales,
+                               const std::byte* ahead, float* partial_end) {
   constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
   const Vec scale = set1(scale_log2);
   const auto score_of = [&](uint32_t i) TANDEM_LAMBDA_INLINE {
     const Vec score = load(scores + i * 16);
     return Keys::kCoded ? mul(score, load(scales + i * 16)) : score;
   };
+  const auto own = [&](Vec v, uint32_t i, float other) TANDEM_LAMBDA_INLINE {
+    if constexpr (kBounded) {
+      if (begin > i * 16) [[unlikely]]
+        return later_lanes_or(v, begin - i * 16, other);
+    }
+    return v;
+  };
   Vec most = set1(kMinusInfinity);
   for (uint32_t i = 0; i < panels; ++i) {
     const uint32_t n = lanes(i);
-    Vec score = mul(score_of(i), scale);
+    Vec score = own(mul(score_of(i), scale), i, kMinusInfinity);
     if (n < 16) [[unlikely]]
       score = first_lanes_or(score, n, kMinusInfinity);
     most = max(score, most);
@@ -125,7 +141,7 @@ TANDEM_INLINE void soften_tile(float* scores, uint32_t panels, const Lanes& lane
       prefetch(next);
       if (!Keys::kCoded) prefetch(next + kLineBytes);
     }
-    Vec weight = Keys::weigh(fma(score_of(i), scale, minus_maximum));
+    Vec weight = own(Keys::weigh(fma(score_of(i), scale, minus_maximum)), i, 0.0f);
     if (n < 16) [[unlikely]]
       weight = first_lanes_or(weight, n, 0.0f);
     weight = Keys::store_weights(weights + i * 16, weight);
