@@ -25,6 +25,10 @@ double group_work(const ExpertGroup& group) {
 
 namespace {
 
+const float* bias_of(const std::vector<float>& bias) {
+  return bias.empty() ? nullptr : bias.data();
+}
+
 size_t slot_output_bytes(const ExpertRunner::Sizes& sizes) {
   return sizes.hidden_size * (sizes.contribution_rows != 0 ? sizeof(double) : sizeof(float));
 }
@@ -121,7 +125,8 @@ ExpertRunner::Ran ExpertRunner::run_routed(std::span<const MlpWeights> experts, 
     const uint32_t most = between != nullptr ? kPieceRows : count;
     for (uint32_t first = 0; first < count; first += most) {
       groups_.push_back({&experts[e].gate_up, &experts[e].down, &row_index_[offsets_[e] + first],
-                         &slot_index_[offsets_[e] + first], std::min(most, count - first)});
+                         &slot_index_[offsets_[e] + first], std::min(most, count - first),
+                         bias_of(experts[e].gate_up_bias), bias_of(experts[e].down_bias)});
     }
     ++ran.experts;
     intermediate = std::max(intermediate, experts[e].down.cols);
@@ -151,8 +156,13 @@ void ExpertRunner::run_mlp(const MlpWeights& mlp, uint32_t rows, ActivationView 
 
 void ExpertRunner::run_mlp(const MlpWeights& mlp, std::span<const uint32_t> row_index, ActivationView in,
                            std::span<const float> gate) {
-  const ExpertGroup group{&mlp.gate_up, &mlp.down, row_index.data(), row_index.data(),
-                          static_cast<uint32_t>(row_index.size())};
+  const ExpertGroup group{&mlp.gate_up,
+                          &mlp.down,
+                          row_index.data(),
+                          row_index.data(),
+                          static_cast<uint32_t>(row_index.size()),
+                          bias_of(mlp.gate_up_bias),
+                          bias_of(mlp.down_bias)};
   GroupedDownArgs down;
   down.out = mlp_outputs_.as<float>();
   run_groups({&group, 1}, mlp.down.cols, quantized_input(mlp.gate_up, group.count, row_index.data(), in),
@@ -203,8 +213,11 @@ void ExpertRunner::run_groups(std::span<const ExpertGroup> groups, uint32_t inte
   if (groups.empty()) return;
   GroupedGateUpArgs gate_up;
   gate_up.groups = groups;
-  gate_up.kind = sizes_.swiglu_limit > 0 ? MlpKind::clamped_swiglu : MlpKind::swiglu;
+  gate_up.kind = sizes_.swiglu_alpha > 0   ? MlpKind::scaled_swiglu
+                 : sizes_.swiglu_limit > 0 ? MlpKind::clamped_swiglu
+                                           : MlpKind::swiglu;
   gate_up.limit = sizes_.swiglu_limit;
+  gate_up.alpha = sizes_.swiglu_alpha;
   gate_up.in = in;
   gate_up.intermediate = {sizes_.compute_dtype, intermediate_.data(), intermediate_size};
   {

@@ -32,6 +32,7 @@ class ExpertRunner {
     uint32_t contribution_rows = 0;
     Duration piece_limit = std::chrono::milliseconds(1);  // of run_routed with `between`
     float swiglu_limit = 0.0f;                            // above 0: of clamped_swiglu, for every MLP
+    float swiglu_alpha = 0.0f;                            // above 0: of scaled_swiglu
     // Of int8 weights, the intermediate columns that share an activation scale: what a slice is a multiple
     // of, so that it has the scales of the whole. 0: no MLP has int8 weights.
     uint32_t int8_block_cols = 0;

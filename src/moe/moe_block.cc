@@ -31,6 +31,9 @@ Status check_gate(const MoeShape& shape, size_t index, const MoeLayerWeights& la
   if (layer.router.empty()) return {};
   const RouterConfig& router = shape.router;
   if (!shape.is_hashed(static_cast<LayerIndex>(index))) {
+    if (!layer.logit_bias.empty() && layer.logit_bias.size() != router.num_experts)
+      return make_error(ErrorCode::internal,
+                        layer_text(index) + ": not one bias for each of the router's logits");
     if (!router.has_bias || layer.router_bias.size() == router.num_experts) return {};
     return make_error(ErrorCode::internal, layer_text(index) + ": the router has no bias");
   }
@@ -106,6 +109,10 @@ struct MoeBlock::Impl {
     runner->pool().run((rows + kRoutedRows - 1) / kRoutedRows, [&](size_t task, int) {
       const uint32_t first = static_cast<uint32_t>(task) * kRoutedRows;
       const uint32_t count = std::min(kRoutedRows, rows - first);
+      if (!layer.logit_bias.empty()) {
+        for (size_t i = 0; i < size_t{count} * num_experts; ++i)
+          router_logits[size_t{first} * num_experts + i] += layer.logit_bias[i % num_experts];
+      }
       route(shape.router,
             std::span(router_logits).subspan(size_t{first} * num_experts, size_t{count} * num_experts),
             layer.router_bias, count, out_ids.subspan(size_t{first} * top_k, size_t{count} * top_k),
@@ -316,6 +323,7 @@ Result<std::unique_ptr<MoeBlock>> MoeBlock::create(const MoeShape& shape,
   sizes.compute_dtype = options.compute_dtype;
   sizes.piece_limit = options.piece_limit;
   sizes.swiglu_limit = shape.swiglu_limit;
+  sizes.swiglu_alpha = shape.swiglu_alpha;
   if (options.sum_mode == SumMode::deterministic) {
     sizes.contribution_rows = slice_granule(shape.moe_intermediate_size);
   }

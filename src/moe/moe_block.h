@@ -30,6 +30,7 @@ struct MoeShape {
   uint32_t num_hash_layers = 0;  // layers below this take their experts by token id (hash_experts)
   uint32_t vocab_size = 0;       // with hash layers
   bool gates_shared_expert = false;  // layers have a shared_gate
+  float swiglu_alpha = 0.0f;     // above 0: gate * sigmoid(alpha * gate) * (up + 1), with a swiglu_limit
   // Whether a layer's gate looks the experts up by token id.
   bool is_hashed(LayerIndex layer) const { return layer < num_hash_layers; }
 };

@@ -101,8 +101,9 @@ struct RowMap {
   size_t out_offset = 0;
   const uint32_t* out_rows = nullptr;
   MlpKind kind = MlpKind::swiglu;  // of gate_up
-  float limit = 0.0f;
-  bool far = false;  // float32 rows of `out` are too many to be found in a cache again
+  float limit = 0.0f, alpha = 1.0f;
+  const float* bias = nullptr;  // of all rows of the weight; of gate_up those of gate come first
+  bool far = false;             // float32 rows of `out` are too many to be found in a cache again
 
   TANDEM_INLINE size_t in_row(uint32_t row) const { return in_rows == nullptr ? row : in_rows[row]; }
   TANDEM_INLINE size_t out_at(uint32_t row) const {
@@ -121,14 +122,18 @@ TANDEM_INLINE void write_group(const PackedLayout& layout, uint32_t group, const
     const float* row = sums + size_t{r} * panels * kPanelRows;
     const size_t out = map.out_at(row_begin + r);
     for (uint32_t p = 0, column = first; p < panels; column += kPanelRows) {
+      const uint32_t lanes = lanes_at(column, width);
       Vec v = load(row + p * kPanelRows);
       ++p;
+      if (map.bias != nullptr) v = add(v, load_lanes(map.bias + column, lanes));
       if (pairs) {
-        const Vec up = load(row + p * kPanelRows);
-        v = map.kind == MlpKind::clamped_swiglu ? clamped_swiglu(v, up, map.limit) : swiglu(v, up);
+        Vec up = load(row + p * kPanelRows);
+        if (map.bias != nullptr) up = add(up, load_lanes(map.bias + width + column, lanes));
+        v = map.kind == MlpKind::swiglu           ? swiglu(v, up)
+            : map.kind == MlpKind::clamped_swiglu ? clamped_swiglu(v, up, map.limit)
+                                                  : scaled_swiglu(v, up, map.limit, map.alpha);
         ++p;
       }
-      const uint32_t lanes = lanes_at(column, width);
       if (map.far && lanes == kPanelRows) {
         store_far(static_cast<float*>(map.out.data) + out + column, v);
       } else {
@@ -329,6 +334,8 @@ inline void gate_up_run(const GroupedGateUpArgs& args, size_t task, std::byte* s
   map.out_rows = group.slots;
   map.kind = args.kind;
   map.limit = args.limit;
+  map.alpha = args.alpha;
+  map.bias = group.gate_up_bias;
   run_task(*group.gate_up, group.count, args.groups.size(), map, task, scratch);
 }
 
@@ -359,7 +366,9 @@ void run_contributions(const PackedLayout& layout, const std::byte* weight, cons
         const float* partial = scratch.sums + size_t{r} * stride;
         double* out = args.exact_out + slot * args.out_stride + first;
         if (begin == 0) {
-          for (uint32_t i = 0; i < width; ++i) out[i] = 0.0;
+          const float* bias = group.down_bias;
+          for (uint32_t i = 0; i < width; ++i)
+            out[i] = bias == nullptr ? 0.0 : on_grid(slot_weight * static_cast<double>(bias[first + i]));
         }
         for (uint32_t i = 0; i < width; ++i) out[i] += on_grid(slot_weight * static_cast<double>(partial[i]));
       }
@@ -385,6 +394,7 @@ inline void down_run(const GroupedDownArgs& args, size_t task, std::byte* scratc
   map.in_rows = group.slots;
   map.out = {DType::f32, args.out, args.out_stride};
   map.out_rows = group.slots;
+  map.bias = group.down_bias;
   // One group does not know of the others; with so many rows each, experts fill megabytes. 128 rows of 512
   // columns run at 213 GFLOP/s a thread, through the caches at 205.
   map.far = group.count > TaskGrid::kFewRows && args.groups.size() > 1;

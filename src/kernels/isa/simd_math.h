@@ -66,5 +66,11 @@ TANDEM_INLINE Vec swiglu(Vec gate, Vec up) {
 TANDEM_INLINE Vec clamped_swiglu(Vec gate, Vec up, float limit) {
   return swiglu(min(set1(limit), gate), min(set1(limit), max(set1(-limit), up)));
 }
+TANDEM_INLINE Vec scaled_swiglu(Vec gate, Vec up, float limit, float alpha) {
+  const Vec one = set1(1.0f);
+  gate = min(set1(limit), gate);
+  up = add(min(set1(limit), max(set1(-limit), up)), one);
+  return mul(div(gate, add(one, exp(mul(gate, set1(-alpha))))), up);
+}
 
 }  // namespace tandem::TANDEM_ISA_NAMESPACE
