@@ -89,7 +89,8 @@ def test_auto_may_answer(client):
 def test_a_form_beside_tools(client, seed):
     """The answer is a call, or has the form."""
     schema = {"type": "object", "properties": {"sum": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["sum"]}
-    choice = ask(client, seed=seed, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}).choices[0]
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    choice = ask(client, seed=seed, max_tokens=400, parallel_tool_calls=False, response_format=form).choices[0]
     if choice.finish_reason == "tool_calls":
         assert choice.message.content is None
         for call in choice.message.tool_calls:

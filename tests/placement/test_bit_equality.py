@@ -137,7 +137,7 @@ def colocated_quantized(prompts):
 
 @pytest.mark.parametrize("dtype", ("fp8", "mxfp8", "int8"))
 @pytest.mark.parametrize("transport", ("shm", "tcp"))
-@pytest.mark.parametrize("model", ("arith", "deepseek_v3", "qwen3_moe"))
+@pytest.mark.parametrize("model", ("arith", "deepseek_v3", "qwen3_moe", "qwen2_moe"))
 def test_quantized_rows_equal_colocated(model, transport, dtype, prompts, colocated, colocated_quantized):
     """The row that crosses the wire is the row that colocated experts are given, scales included."""
     flags = ["--compute-gate-on-attention", "--transport", transport, "--activation-dtype", dtype]
