@@ -47,9 +47,12 @@ void AnswerForm::advance(int32_t token) {
   }
   if (stage_ == Stage::start && token == reasoning_begin_ && token >= 0) {
     stage_ = Stage::reasoning;
+    state_ = grammar_->start();  // breaks before it were none of the form's
     return;
   }
-  stage_ = Stage::text;
+  // GLM-4.5 breaks the line before it begins to reason.
+  if (stage_ != Stage::start || reasoning_begin_ < 0 || !grammar_->is_line_breaks(token))
+    stage_ = Stage::text;
   state_ = grammar_->advance(state_, token);
 }
 

@@ -72,6 +72,29 @@ TEST(AnswerForm, ReasoningIsFree) {
   EXPECT_EQ(allowed(inside), "y");
 }
 
+// Where the form lets line breaks come first.
+TEST(AnswerForm, ReasoningMayComeBehindLineBreaks) {
+  GrammarCache cache(bytes_as_tokens);
+  GrammarSpec spec{
+      .kind = GrammarKind::regex, .text = "\\n{0,2}ab", .reasoning_begin = kThink, .reasoning_end = kThought};
+  AnswerForm form = *cache.form(spec);
+  form.advance('\n');
+  EXPECT_EQ(allowed(form), "\na<257>");
+  AnswerForm direct = form;
+  form.advance(kThink);
+  EXPECT_TRUE(form.is_free());
+  form.advance(kThought);
+  EXPECT_EQ(allowed(form), "\na") << "the form begins anew, and no second time";
+  form.advance('\n');
+  EXPECT_EQ(allowed(form), "\na");
+  direct.advance('a');
+  EXPECT_EQ(allowed(direct), "b") << "text has begun";
+  spec.reasoning_begin = -1;
+  AnswerForm never = *cache.form(spec);
+  never.advance('\n');
+  EXPECT_EQ(allowed(never), "\na");
+}
+
 TEST(GrammarCache, RefusesWithoutAVocabularyAndPassesErrorsOn) {
   GrammarCache none(nullptr);
   EXPECT_TRUE(none.form({})->is_free());

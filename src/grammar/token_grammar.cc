@@ -41,6 +41,11 @@ void TokenGrammar::allowed(State state, std::span<uint64_t> mask) {
   std::ranges::copy(mask_of(state), mask.begin());
 }
 
+bool TokenGrammar::is_line_breaks(int32_t token) const {
+  const std::string_view bytes = trie_->bytes(token);
+  return !bytes.empty() && bytes.find_first_not_of('\n') == std::string_view::npos;
+}
+
 bool TokenGrammar::can_end(State state) const {
   const std::lock_guard lock(mutex_);
   return stacks_.has_ended(state);

@@ -40,6 +40,8 @@ class TokenGrammar {
   // Bit t of mask[t / 64] is set where token t may follow, else cleared. mask: [mask_words].
   void allowed(State state, std::span<uint64_t> mask);
   size_t mask_words() const { return trie_->mask_words(); }
+  // Whether a token is line breaks and nothing else.
+  bool is_line_breaks(int32_t token) const;
   // The text is complete; and: nothing may follow it.
   bool can_end(State state) const;
   bool must_end(State state) const;
