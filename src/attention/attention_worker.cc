@@ -179,6 +179,10 @@ TokenBans AttentionWorker::Impl::bans_of(const SamplingParams& sampling, const A
 
 int32_t AttentionWorker::Impl::sample(Sequence& sequence, std::span<const float> logits) {
   const SamplingParams& sampling = sequence.request.sampling;
+  if (sampling.max_tokens == 0) {
+    finish(sequence, FinishReason::length, {});
+    return -1;
+  }
   if (sequence.request.hash_logits) sequence.logits_hash = hash_logits(sequence.logits_hash, logits);
   auto event = sampler.sample(logits, sampling, sequence.seed, sequence.history,
                               bans_of(sampling, sequence.form, sequence.generated()), sequence.generated());

@@ -57,7 +57,8 @@ struct AttentionWorkerOptions {
 // max_num_batched_tokens; all of them where the number of lanes may change.
 struct LaneRows {
   uint32_t decode = 0, prefill = 0;
-  uint32_t sequences = 0;  // of a decode step
+  uint32_t prefill_logits = 0;  // of the rows of a prefill step, at once: one head at a time runs over these
+  uint32_t sequences = 0;       // of a decode step
   // Of a round of drafting behind such a step; what is drafted for and at most asked of one sequence follows
   // from speculation.
   ProgramShape draft_decode, draft_prefill;

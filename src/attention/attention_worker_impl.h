@@ -42,6 +42,18 @@ struct StepLane {
   bool running = false;
   size_t program = 0;  // of the stream's, that runs now
 
+  // Rows of the step whose token behind is scored (SamplingParams::prompt_logprobs). The head runs for as
+  // many of them at once as there is room for, and for those that are sampled last.
+  struct ScoredRow {
+    Sequence* sequence = nullptr;
+    uint32_t position = 0;
+  };
+  std::vector<ScoredRow> scored_rows;
+  std::vector<uint32_t> scored_in_step;    // [scored_rows]: which row of the step
+  size_t next_scored = 0;                  // of scored_rows: the first that the head has not begun
+  size_t head_rows = 0;                    // scored rows that the head computes now, behind next_scored
+  std::span<const uint32_t> sampled_rows;  // of the step, of builder
+
   std::unique_ptr<Lane> draft_lane;  // null without draft programs
   StepBuilder draft_builder{0};
   std::vector<StepBuilder::DraftPart> draft_parts;
@@ -162,6 +174,15 @@ struct AttentionWorker::Impl {
   bool start_mixed();
   bool can_mix() const;
 
+  // ---- worker thread: attention_worker_prompts.cc ----
+
+  // Lays out which rows of the lane's step are scored; the batch then begins with the first of them.
+  void begin_scores(StepLane& lane, StepBatch& batch);
+  // A lane's step, or its head, is done: delivers what it has scored and begins the head again for the next
+  // rows, or for those that are sampled. False: there is nothing left to compute.
+  bool score(Lane& computed);
+  void deliver_scores(const StepLane& lane);
+
   // ---- worker thread: attention_worker_drafts.cc ----
 
   // Samples the rows of a part and rolls back what was not accepted: `part.rows` are then those that were
@@ -222,8 +243,10 @@ struct AttentionWorker::Impl {
   uint32_t steps_since_choice = 0;
   Duration loop_host{};  // of the loop around the lanes, since the last decode step was counted
   Sampler sampler;
-  std::vector<int32_t> ends;      // reused: tokens that end an answer
-  std::vector<uint64_t> allowed;  // reused: by its form
+  std::vector<int32_t> ends;                                   // reused: tokens that end an answer
+  std::vector<uint64_t> allowed;                               // reused: by its form
+  std::vector<TokenEvent> scores;                              // reused
+  std::vector<std::vector<LogitCandidate>> scratch_of_worker;  // reused: [threads of the pool]
   PrefillShare turns;
   MixedSteps mixes;
   DraftPolicy drafts;

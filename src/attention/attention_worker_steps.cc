@@ -11,17 +11,12 @@
 namespace tandem {
 namespace {
 
-// Decode steps between two choices of the number of lanes: enough to see what the last choice did.
-constexpr uint32_t kStepsBetweenChoices = 64;
+// Rows of a prompt that the head scores at once, at least, where few sequences can be sampled from: a product
+// over fewer reads all of the head's weights for them, and so many logits are 20 MB at a vocabulary of 152 K.
+constexpr uint32_t kHeadRows = 32;
 
 // A warm-up step looks again this often although nothing woke it: it costs nothing at a start.
 constexpr int kProfilePollMilliseconds = 20;
-
-uint32_t rows_of(std::span<const StepPart> parts) {
-  uint32_t rows = 0;
-  for (const StepPart& part : parts) rows += part.rows;
-  return rows;
-}
 
 }  // namespace
 
@@ -36,6 +31,7 @@ LaneRows rows_of_lanes(const AttentionWorkerOptions& options) {
   rows.sequences = share(limits.max_num_seqs, lanes.automatic ? 1 : lanes.micro_batches);
   rows.decode = rows.sequences * (1 + speculation.num_tokens);
   rows.prefill = share(limits.max_num_batched_tokens, prefill_lanes);
+  rows.prefill_logits = std::min(std::max(limits.max_num_seqs, kHeadRows), rows.prefill);
   // Sequences whose prompt ends within the rows of a prefill step.
   const uint32_t ending = std::min(limits.max_num_seqs, rows.prefill);
   rows.draft_sequences = std::max(rows.sequences, ending);
@@ -283,6 +279,7 @@ void AttentionWorker::Impl::start(StepStream& stream) {
     StepBatch batch = lane.builder.build(lane.parts, step, stream.row_class, now() + options.ffn_deadline);
     lane.program = stream.programs.choose(static_cast<uint32_t>(batch.rows.size()));
     batch.program = stream.programs.words[lane.program];
+    begin_scores(lane, batch);
     const Status started = executor.start(*lane.lane, batch, lane.program, before);
     if (!started) return fail_step(stream, started.error());
     lane.running = true;
@@ -318,6 +315,12 @@ bool AttentionWorker::Impl::run_lanes() {
       ran = ran || advance.operations > 0;
       if (advance.state == AdvanceState::waiting) continue;
       if (advance.state == AdvanceState::yielded) return true;
+      if (advance.state == AdvanceState::done && score(*lane)) {
+        if (!mixed) turns.add_prefill(std::chrono::duration<double>(now() - began).count() - seconds);
+        // What decodes has its turn between two parts of a long prompt's head.
+        if (turns.is_shared()) return true;
+        continue;
+      }
       ended = true;
       if (advance.state == AdvanceState::failed) {
         fail_step(stream_of(*lane), advance.error);
@@ -345,83 +348,6 @@ void AttentionWorker::Impl::end_lane(Lane& lane) {
   }
 }
 
-void AttentionWorker::Impl::count_execution(const StepStream& stream, const StepLane& lane,
-                                            ExecutionStats& counts) {
-  const bool replay = lane.program != 0;
-  if (replay) {
-    ++counts.graph_replays;
-    counts.graph_padded_replays += rows_of(lane.parts) < stream.programs.capacities[lane.program] ? 1 : 0;
-  } else {
-    ++counts.eager_steps;
-  }
-  if (stream.row_class != RowClass::decode) return;
-  counts.graph_misses += !replay && stream.programs.words.size() > 1 ? 1 : 0;
-  const StepStats& step = lane.lane->stats();
-  const double host =
-      std::chrono::duration<double>(step.host + std::exchange(loop_host, Duration::zero())).count() +
-      static_cast<double>(step.reply_ns) * 1e-9;
-  (replay ? counts.replay_layers : counts.eager_layers) += stream.num_layers;
-  (replay ? counts.replay_host_seconds : counts.eager_host_seconds) += host;
-}
-
-void AttentionWorker::Impl::count_step(const StepStream& stream, const StepLane& lane) {
-  const StepStats& step = lane.lane->stats();
-  {
-    const std::lock_guard lock(mutex);
-    ++stats.steps;
-    stats.mixed_steps += stream.decode_parts > 0 ? 1 : 0;
-    count_execution(stream, lane, stats.execution);
-    stats.ffn_submits += step.submits;
-    stats.ffn_wait_seconds += std::chrono::duration<double>(step.waited).count();
-    stats.step_seconds += std::chrono::duration<double>(step.elapsed).count();
-    stats.ffn_round_trip_seconds += static_cast<double>(step.round_trip_us) * 1e-6;
-    stats.ffn_residence_seconds += static_cast<double>(step.residence_us) * 1e-6;
-  }
-  const double busy = std::chrono::duration<double>(step.busy).count();
-  if (stream.decode_parts > 0) {
-    mixes.add_mixed_step(rows_of(lane.parts) - stream.decode_parts, busy);
-    return;
-  }
-  if (stream.row_class != RowClass::decode) {
-    turns.add_prefill_step(rows_of(lane.parts), stream.num_layers, busy);
-    mixes.add_prefill_step(rows_of(lane.parts), busy);
-    return;
-  }
-  turns.end_decode_step();
-  mixes.add_decode_step(static_cast<uint32_t>(lane.parts.size()), busy);
-  drafts.add_step(static_cast<uint32_t>(lane.parts.size()), rows_of(lane.parts),
-                  std::chrono::duration<double>(step.elapsed).count());
-  if (drafts.choose()) {
-    log_info("speculative: auto: " + std::to_string(drafts.tokens()) + " drafts a step from now on");
-  }
-  if (!options.lanes.automatic) return;
-  const auto rows = static_cast<double>(rows_of(lane.parts));
-  attention_cost.add(rows, busy);
-  const double there =
-      static_cast<double>(step.residence_us - std::min(step.residence_us, step.queue_us)) * 1e-6;
-  // With several lanes a round trip contains waiting for the other lane to look.
-  if (num_decode_lanes == 1) {
-    const double wire =
-        static_cast<double>(step.round_trip_us - std::min(step.round_trip_us, step.residence_us)) * 1e-6;
-    wire_seconds += (wire - wire_seconds) / 16;
-  }
-  experts_cost.add(rows, there + wire_seconds);
-  if (++steps_since_choice >= kStepsBetweenChoices) choose_decode_lanes();
-}
-
-void AttentionWorker::Impl::choose_decode_lanes() {
-  steps_since_choice = 0;
-  // Experts in this process compute while attention waits for them, on the same thread: nothing can overlap.
-  if (port->wait_fd() < 0) return;
-  const double rows = static_cast<double>(scheduler.num_decoding()) * (1 + drafts.tokens());
-  const uint32_t chosen = choose_lanes(attention_cost.line(), experts_cost.line(), rows,
-                                       options.lanes.micro_batches, num_decode_lanes);
-  if (chosen == num_decode_lanes) return;
-  log_info("micro_batches: auto: " + std::to_string(chosen) + " decode lanes from now on, " +
-           std::to_string(num_decode_lanes) + " before");
-  num_decode_lanes = chosen;
-}
-
 void AttentionWorker::Impl::finish_step(StepStream& stream) {
   gone.clear();
   for (StepLane& lane : stream.lanes) {
@@ -430,7 +356,10 @@ void AttentionWorker::Impl::finish_step(StepStream& stream) {
   for (StepLane& lane : stream.lanes) {
     if (lane.parts.empty()) break;
     count_step(stream, lane);
-    for (const StepPart& part : lane.parts) scheduler.finish_part(part);
+    for (const StepPart& part : lane.parts) {
+      scheduler.finish_part(part);
+      part.sequence->note_scored();
+    }
   }
   for (StepLane& lane : stream.lanes) {
     uint32_t row = 0, logit_row = 0;

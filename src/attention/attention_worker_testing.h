@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <random>
 #include <utility>
@@ -27,7 +28,13 @@ class Recorder final : public GenerationSink {
     EXPECT_FALSE(finished_);
     EXPECT_EQ(event.index, tokens_.size());
     tokens_.push_back(event.token);
+    events_.push_back(event);
     changed_.notify_all();
+  }
+  void on_prompt_token(const TokenEvent& event) override {
+    std::lock_guard lock(mutex_);
+    EXPECT_TRUE(tokens_.empty() && !finished_) << "a prompt's token behind one of the answer";
+    EXPECT_TRUE(prompt_.emplace(event.index, event).second) << "position " << event.index << " twice";
   }
   void on_finish(const Finish& finish) override {
     std::lock_guard lock(mutex_);
@@ -46,6 +53,14 @@ class Recorder final : public GenerationSink {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::seconds(60), [&] { return finished_ || tokens_.size() >= count; });
   }
+  std::vector<TokenEvent> events() {
+    std::lock_guard lock(mutex_);
+    return events_;
+  }
+  std::map<uint32_t, TokenEvent> prompt() {  // by position
+    std::lock_guard lock(mutex_);
+    return prompt_;
+  }
   std::vector<int32_t> tokens() {
     std::lock_guard lock(mutex_);
     return tokens_;
@@ -55,6 +70,8 @@ class Recorder final : public GenerationSink {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<int32_t> tokens_;
+  std::vector<TokenEvent> events_;
+  std::map<uint32_t, TokenEvent> prompt_;
   Finish finish_;
   bool finished_ = false;
 };

@@ -28,12 +28,14 @@ struct SamplingParams {
   uint32_t stream = 0;  // which of a request's n answers: each has its own random stream from one seed
   float frequency_penalty = 0.0f, presence_penalty = 0.0f, repetition_penalty = 1.0f;
   std::vector<std::pair<int32_t, float>> logit_bias;
-  uint32_t max_tokens = 16;
-  uint32_t min_tokens = 0;  // end-of-sequence and stop tokens are not sampled before
+  uint32_t max_tokens = 16;  // 0: the prompt is computed and the request ends (length)
+  uint32_t min_tokens = 0;   // end-of-sequence and stop tokens are not sampled before
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
-  int32_t top_logprobs = -1;  // -1: none; n: the chosen token's and the n best
-  GrammarSpec grammar;        // that the answer must match; it ends where the grammar does
+  int32_t top_logprobs = -1;     // -1: none; n: the chosen token's and the n best
+  int32_t prompt_logprobs = -1;  // the same of each token of the prompt but the first, which is then computed
+                                 // anew whatever the prefix cache has
+  GrammarSpec grammar;           // that the answer must match; it ends where the grammar does
 
   // Whether sampling looks at the tokens before.
   bool has_penalties() const {
@@ -61,7 +63,8 @@ struct TokenEvent {
   int32_t token = 0;
   float logprob = 0;                       // of the unmodified distribution (temperature 1), when asked for
   std::vector<TokenLogprob> top_logprobs;  // best first
-  uint32_t index = 0;                      // 0 for the first generated token
+  uint32_t index = 0;                      // 0 for the first generated token; of a prompt the position
+  uint32_t rank = 0;  // of the token, 1 for the best, when logprobs were asked for; equal ones share a rank
 };
 
 enum class FinishReason : uint8_t {
@@ -86,6 +89,9 @@ class GenerationSink {
   virtual ~GenerationSink() = default;
   virtual void on_token(const TokenEvent& event) = 0;
   virtual void on_finish(const Finish& finish) = 0;
+  // Where SamplingParams::prompt_logprobs asks for them: each token of the prompt from position 1 on, once,
+  // before the first on_token. `index` is the position; positions come in any order.
+  virtual void on_prompt_token(const TokenEvent& /*event*/) {}
 };
 
 using RequestId = uint64_t;

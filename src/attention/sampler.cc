@@ -70,10 +70,11 @@ Status validate_sampling(const SamplingParams& p, uint32_t vocab_size) {
   if (!(p.repetition_penalty > 0.0f && p.repetition_penalty <= 100.0f)) {
     return range_error("repetition_penalty", text(p.repetition_penalty), "above 0 and at most 100");
   }
-  if (p.max_tokens == 0) return range_error("max_tokens", "0", "at least 1");
   if (p.min_tokens > p.max_tokens) return range_error("min_tokens", text(p.min_tokens), "at most max_tokens");
   if (p.top_logprobs < -1 || p.top_logprobs > 20)
     return range_error("top_logprobs", text(p.top_logprobs), "in 0..20");
+  if (p.prompt_logprobs < -1 || p.prompt_logprobs > 20)
+    return range_error("prompt_logprobs", text(p.prompt_logprobs), "in 0..20");
   for (int32_t id : p.stop_token_ids) TANDEM_TRY(check_ids("stop_token_ids", id, vocab_size));
   for (const auto& [id, bias] : p.logit_bias) {
     TANDEM_TRY(check_ids("logit_bias", id, vocab_size));
@@ -82,12 +83,43 @@ Status validate_sampling(const SamplingParams& p, uint32_t vocab_size) {
   return {};
 }
 
+void add_logprobs(std::span<const float> logits, uint32_t top, std::vector<LogitCandidate>& scratch,
+                  TokenEvent& event) {
+  float largest = kBanned;
+  for (float logit : logits) {
+    if (logit > largest) largest = logit;
+  }
+  double sum = 0;
+  for (float logit : logits) {
+    if (!std::isnan(logit)) sum += std::exp(static_cast<double>(logit) - largest);
+  }
+  const double log_sum = largest + std::log(sum);
+  const auto logprob = [&](int32_t token) {
+    const double value = logits[static_cast<size_t>(token)] - log_sum;
+    return std::isfinite(value) ? std::max(static_cast<float>(value), kLowestLogprob) : kLowestLogprob;
+  };
+  event.logprob = logprob(event.token);
+  const float mine = logits[static_cast<size_t>(event.token)];
+  event.rank =
+      1 + static_cast<uint32_t>(std::ranges::count_if(logits, [&](float logit) { return logit > mine; }));
+  if (top == 0) return;
+  const size_t wanted = std::min<size_t>(top, logits.size());
+  best_logits(logits, wanted, scratch);
+  for (size_t i = 0; scratch.size() < wanted && i < logits.size(); ++i) {
+    if (!std::isfinite(logits[i])) scratch.push_back({kBanned, static_cast<int32_t>(i)});
+  }
+  for (const LogitCandidate& candidate : scratch) {
+    event.top_logprobs.push_back({candidate.token, logprob(candidate.token)});
+  }
+}
+
 Result<TokenEvent> Sampler::sample(std::span<const float> logits, const SamplingParams& params, uint64_t seed,
                                    const TokenHistory& history, const TokenBans& bans, uint32_t index) {
   TokenEvent event;
   event.index = index;
   TANDEM_ASSIGN(event.token, choose(logits, params, seed, history, bans, index));
-  if (params.top_logprobs >= 0) add_logprobs(logits, params, event);
+  if (params.top_logprobs >= 0)
+    add_logprobs(logits, static_cast<uint32_t>(params.top_logprobs), candidates_, event);
   return event;
 }
 
@@ -140,32 +172,6 @@ int32_t Sampler::draw(std::span<const float> logits, float best, const SamplingP
     if (sum >= wanted) break;  // the one that crosses the threshold is in
   }
   return race.winner();
-}
-
-void Sampler::add_logprobs(std::span<const float> logits, const SamplingParams& params, TokenEvent& event) {
-  float largest = kBanned;
-  for (float logit : logits) {
-    if (logit > largest) largest = logit;
-  }
-  double sum = 0;
-  for (float logit : logits) {
-    if (!std::isnan(logit)) sum += std::exp(static_cast<double>(logit) - largest);
-  }
-  const double log_sum = largest + std::log(sum);
-  const auto logprob = [&](int32_t token) {
-    const double value = logits[static_cast<size_t>(token)] - log_sum;
-    return std::isfinite(value) ? std::max(static_cast<float>(value), kLowestLogprob) : kLowestLogprob;
-  };
-  event.logprob = logprob(event.token);
-  if (params.top_logprobs == 0) return;
-  const size_t wanted = std::min(static_cast<size_t>(params.top_logprobs), logits.size());
-  best_logits(logits, wanted, candidates_);
-  for (size_t i = 0; candidates_.size() < wanted && i < logits.size(); ++i) {
-    if (!std::isfinite(logits[i])) candidates_.push_back({kBanned, static_cast<int32_t>(i)});
-  }
-  for (const LogitCandidate& candidate : candidates_) {
-    event.top_logprobs.push_back({candidate.token, logprob(candidate.token)});
-  }
 }
 
 }  // namespace tandem

@@ -37,6 +37,11 @@ struct TokenBans {
 // Refuses parameters outside their range, naming the field, the value and the range.
 Status validate_sampling(const SamplingParams& params, uint32_t vocab_size);
 
+// The natural logarithm of the probability of `event.token`, its rank, and of the `top` best, into `event`:
+// of the unmodified logits. `scratch` is reused. Any thread.
+void add_logprobs(std::span<const float> logits, uint32_t top, std::vector<LogitCandidate>& scratch,
+                  TokenEvent& event);
+
 class Sampler {
  public:
   // `index`: how many tokens the sequence has generated.
@@ -54,7 +59,6 @@ class Sampler {
   std::span<const float> adjusted(std::span<const float> logits, const SamplingParams& params,
                                   const TokenHistory& history, const TokenBans& bans);
   int32_t draw(std::span<const float> logits, float best, const SamplingParams& params, uint64_t key);
-  void add_logprobs(std::span<const float> logits, const SamplingParams& params, TokenEvent& event);
 
   std::vector<float> logits_;
   std::vector<LogitCandidate> candidates_;

@@ -185,7 +185,9 @@ TEST(ValidateSampling, NamesTheFieldAndTheValue) {
               p.logit_bias = {{-1, 0.0f}};
             }).find("logit_bias: token id -1"),
             std::string::npos);
-  EXPECT_NE(message([](auto& p) { p.max_tokens = 0; }).find("max_tokens"), std::string::npos);
+  EXPECT_EQ(message([](auto& p) { p.max_tokens = 0; }), "") << "the prompt alone";
+  EXPECT_NE(message([](auto& p) { p.prompt_logprobs = 21; }).find("prompt_logprobs is 21"),
+            std::string::npos);
 }
 
 }  // namespace

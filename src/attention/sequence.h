@@ -31,7 +31,7 @@ struct Sequence {
                                       std::max(max_context_tokens, prompt_tokens)));
     drafts.reserve(kMaxDraftTokens);
     prefix.salt = request.cache_salt;
-    prefix.may_read = !request.bypass_prefix_cache;
+    prefix.may_read = !request.bypass_prefix_cache && prompt_is_scored();
   }
 
   RequestId id;  // ascending by arrival: the smaller one is older
@@ -48,6 +48,9 @@ struct Sequence {
   TokenHistory history;
   AnswerForm form;  // where the answer stands in its grammar
   uint64_t logits_hash = 0;
+  // Rows of the prompt, from the first on, whose token behind has been scored
+  // (SamplingParams::prompt_logprobs).
+  uint32_t scored_rows = 0;
 
   // Proposed to follow `tokens`; the next decode step verifies them.
   std::vector<int32_t> drafts;
@@ -64,6 +67,17 @@ struct Sequence {
   bool comes_before(const Sequence& other) const {
     return request.priority != other.request.priority ? request.priority < other.request.priority
                                                       : id < other.id;
+  }
+  // The prompt's last token has nothing behind it that could be scored.
+  bool prompt_is_scored() const {
+    return request.sampling.prompt_logprobs < 0 || scored_rows + 1 >= prompt_tokens;
+  }
+  // Everything computed so far has been scored. Computed again, after a preemption, it may come from the
+  // cache.
+  void note_scored() {
+    if (prompt_is_scored()) return;
+    scored_rows = std::max(scored_rows, std::min(state.length(), prompt_tokens - 1));
+    prefix.may_read = !request.bypass_prefix_cache && prompt_is_scored();
   }
   uint32_t generated() const { return static_cast<uint32_t>(tokens.size()) - prompt_tokens; }
   // Tokens that must be computed before the next one can be sampled. At least 1 while the sequence lives.

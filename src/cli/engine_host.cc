@@ -243,8 +243,7 @@ struct EngineHost::Impl {
     TANDEM_ASSIGN(programs.decode,
                   model->build({rows.decode, rows.decode}, port->traits(), caches, local.get()));
     TANDEM_ASSIGN(programs.prefill,
-                  model->build({rows.prefill, std::min(options.scheduler.max_num_seqs, rows.prefill)},
-                               port->traits(), caches, local.get()));
+                  model->build({rows.prefill, rows.prefill_logits}, port->traits(), caches, local.get()));
     if (options.speculation.num_tokens > 0) {
       const auto build = [&](const ProgramShape& shape) {
         return model->build_drafts(shape, port->traits(), caches, local.get());

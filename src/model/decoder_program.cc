@@ -25,6 +25,7 @@ Result<std::shared_ptr<const Program>> build_decoder_program(const DecoderParts&
     if (config.num_draft_layers > 0)
       append_hidden(builder, parts, tensors.residual, parts.weights.final_norm);
   }
+  builder.begin_head();
   const Tensor chosen = residual.append_head(builder, parts.weights.head_connection);
   return builder.finish(append_head(builder, parts, tensors, chosen, parts.weights.final_norm));
 }

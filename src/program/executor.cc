@@ -46,6 +46,23 @@ Status check_traits(const FfnTraits& program, const FfnTraits& port) {
   return {};
 }
 
+Status check_logit_rows(const Program& program, const StepBatch& batch) {
+  const uint32_t capacity = program.shape().logits_capacity;
+  if (batch.logit_rows.size() > capacity) {
+    return make_error(ErrorCode::invalid_argument, "step wants " + std::to_string(batch.logit_rows.size()) +
+                                                       " rows of logits: the program's capacity is " +
+                                                       std::to_string(capacity));
+  }
+  for (const uint32_t row : batch.logit_rows) {
+    if (row >= batch.rows.size()) {
+      return make_error(ErrorCode::invalid_argument, "step wants logits of row " + std::to_string(row) +
+                                                         " and has " + std::to_string(batch.rows.size()) +
+                                                         " rows");
+    }
+  }
+  return {};
+}
+
 Status check_batch(const Program& program, const StepBatch& batch) {
   const auto refuse = [](std::string message) {
     return make_error(ErrorCode::invalid_argument, std::move(message));
@@ -78,16 +95,7 @@ Status check_batch(const Program& program, const StepBatch& batch) {
     return refuse("step has " + std::to_string(batch.key_ranges.size()) + " ranges of keys for " +
                   std::to_string(batch.rows.size()) + " rows: one each");
   }
-  if (batch.logit_rows.size() > shape.logits_capacity) {
-    return refuse("step wants " + std::to_string(batch.logit_rows.size()) +
-                  " rows of logits: the program's capacity is " + std::to_string(shape.logits_capacity));
-  }
-  for (const uint32_t row : batch.logit_rows) {
-    if (row >= batch.rows.size()) {
-      return refuse("step wants logits of row " + std::to_string(row) + " and has " +
-                    std::to_string(batch.rows.size()) + " rows");
-    }
-  }
+  TANDEM_TRY(check_logit_rows(program, batch));
   for (size_t row = 0; row < batch.token_ids.size(); ++row) {
     const int32_t id = batch.token_ids[row];
     if (id < 0 || static_cast<uint32_t>(id) >= program.vocab_size()) {
@@ -163,16 +171,34 @@ Status Executor::start(Lane& lane, const StepBatch& batch, size_t program, const
   lane.chosen_ = program;
   lane.after_ = after;
   lane.batch_ = batch;
-  lane.next_ = 0;
+  lane.stats_ = {};
+  lane.started_ = now();
+  activate(lane, 0);
+  return {};
+}
+
+Status Executor::start_head(Lane& lane, std::span<const uint32_t> logit_rows) {
+  if (lane.active_ || !lane.done_) {
+    return make_error(ErrorCode::invalid_argument,
+                      "lane " + std::to_string(lane.id_) + " has no step whose head could run again");
+  }
+  StepBatch batch = lane.batch_;
+  batch.logit_rows = logit_rows;
+  TANDEM_TRY(check_logit_rows(lane.program(), batch));
+  lane.batch_ = batch;
+  activate(lane, lane.program().head_begin());
+  return {};
+}
+
+void Executor::activate(Lane& lane, size_t operation) {
+  lane.next_ = operation;
   lane.active_ = true;
   lane.done_ = false;
   lane.logit_rows_ = 0;
   lane.exchange_ = {};
-  lane.stats_ = {};
-  lane.started_ = lane.ready_since_ = now();
+  lane.ready_since_ = now();
   lane.waiting_since_.reset();
   active_.push_back(&lane);
-  return {};
 }
 
 Status Executor::check_order(const Lane& lane) const {

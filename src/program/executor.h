@@ -106,6 +106,13 @@ class Executor {
   // range, no such program, or a lane whose step has not ended.
   Status start(Lane& lane, const StepBatch& batch, size_t program = 0, const Lane* after = nullptr);
 
+  // Begins the head of the lane's last step, which was done, again: `advance` then goes on with the
+  // operations from Program::head_begin on, and `logits` are those of `logit_rows` instead. So a step's
+  // logits need no more memory than the program's capacity has, however many of its rows they are wanted of.
+  // What the step's rows and `logit_rows` point to is unchanged. invalid_argument: the last step is not done,
+  // more rows than the capacity, or a row out of range.
+  Status start_head(Lane& lane, std::span<const uint32_t> logit_rows);
+
   // Runs until the step has ended (done, failed) or must wait. A failed step leaves the lane free; cache
   // entries of its rows are then undefined, and so are those of lanes behind it in a split step, which fail
   // when they need them. Polls once by itself before it says waiting. From `yield_at` on it yields between
@@ -124,6 +131,7 @@ class Executor {
 
  private:
   void end_step(Lane& lane);
+  void activate(Lane& lane, size_t operation);
   // Whether the lanes before have written the keys that the operation `next_` reads; an error when one never
   // will.
   Status check_order(const Lane& lane) const;

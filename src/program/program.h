@@ -37,7 +37,10 @@ class Program {
   uint32_t vocab_size() const { return vocab_size_; }              // token ids are below
   uint32_t num_state_groups() const { return num_state_groups_; }  // that a batch has rows of
   uint32_t num_layers() const { return num_layers_; }              // for figures a layer
-  const Tensor& logits() const { return logits_; }                 // float32 [logits_capacity, vocab_size]
+  // The operations from here on look at the step through the rows whose logits are wanted: they can run
+  // again for other rows of the same step (Executor::start_head).
+  size_t head_begin() const { return head_begin_; }
+  const Tensor& logits() const { return logits_; }  // float32 [logits_capacity, vocab_size]
   // What a drafter reads of this program's rows: float32, of all rows or of those whose logits are wanted.
   // Empty when nobody does.
   const Tensor& hidden() const { return hidden_; }
@@ -58,6 +61,7 @@ class Program {
   uint32_t vocab_size_ = 0;
   uint32_t num_state_groups_ = 1;
   uint32_t num_layers_ = 0;
+  size_t head_begin_ = 0;
   Tensor logits_;
   Tensor hidden_;
   bool reads_hidden_ = false, reads_key_ranges_ = false;
@@ -82,6 +86,8 @@ class ProgramBuilder {
   // How many state groups the operations read and write; 1 when nobody says.
   void use_state_groups(uint32_t num_groups) { program_.num_state_groups_ = num_groups; }
   void count_layers(uint32_t num_layers) { program_.num_layers_ = num_layers; }
+  // What is appended from now on reads what came before and writes tensors of the wanted logits alone.
+  void begin_head() { program_.head_begin_ = program_.operations_.size(); }
 
   // 0, 1, 2, ... [capacity]: the row list of a product over all rows. Shared by all operations that need it.
   std::shared_ptr<const std::vector<uint32_t>> identity_rows();

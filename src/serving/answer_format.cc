@@ -1,6 +1,8 @@
 #include "serving/answer_format.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 
 namespace tandem {
 
@@ -46,26 +48,60 @@ Json chat_logprobs(const std::vector<AnswerToken>& tokens) {
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-Json completion_logprobs(const std::vector<AnswerToken>& tokens) {
+std::span<const AnswerToken::Choice> first_of(const std::vector<AnswerToken::Choice>& top, int32_t most) {
+  return std::span(top).first(std::min(top.size(), static_cast<size_t>(most)));
+}
+
+// As vLLM writes them: for each token of the prompt what was likely there, by id, null for the first.
+Json prompt_logprobs(const std::vector<AnswerToken>& tokens, int32_t most) {
+  const auto entry = [](const std::string& bytes, float logprob, size_t rank) -> Json {
+    return {{"logprob", logprob}, {"rank", rank}, {"decoded_token", token_name(bytes)}};
+  };
+  Json list = Json::array();
+  for (const AnswerToken& token : tokens) {
+    if (token.is_first) {
+      list.push_back(nullptr);
+      continue;
+    }
+    Json choices = Json::object();
+    choices[std::to_string(token.id)] = entry(token.bytes, token.logprob, token.rank);
+    size_t rank = 0;
+    for (const AnswerToken::Choice& choice : first_of(token.top, most)) {
+      ++rank;
+      if (choice.id != token.id)
+        choices[std::to_string(choice.id)] = entry(choice.bytes, choice.logprob, rank);
+    }
+    list.push_back(std::move(choices));
+  }
+  return list;
+}
+
+Json completion_logprobs(const std::vector<AnswerToken>& tokens, int32_t most) {
   Json out = {{"tokens", Json::array()},
               {"token_logprobs", Json::array()},
               {"top_logprobs", Json::array()},
               {"text_offset", Json::array()}};
   for (const AnswerToken& token : tokens) {
     out["tokens"].push_back(token_name(token.bytes));
+    out["text_offset"].push_back(token.text_offset);
+    if (token.is_first) {
+      out["token_logprobs"].push_back(nullptr);
+      out["top_logprobs"].push_back(nullptr);
+      continue;
+    }
     out["token_logprobs"].push_back(token.logprob);
     Json top = Json::object();
-    for (const auto& [bytes, logprob] : token.top) top[token_name(bytes)] = logprob;
+    for (const AnswerToken::Choice& choice : first_of(token.top, most))
+      top[token_name(choice.bytes)] = choice.logprob;
     top[token_name(token.bytes)] = token.logprob;  // the chosen one is always there
     out["top_logprobs"].push_back(std::move(top));
-    out["text_offset"].push_back(token.text_offset);
   }
   return out;
 }
 
 Json logprobs(const ResponseHead& head, const std::vector<AnswerToken>& tokens) {
   if (!head.logprobs) return nullptr;
-  return head.chat ? chat_logprobs(tokens) : completion_logprobs(tokens);
+  return head.chat ? chat_logprobs(tokens) : completion_logprobs(tokens, head.top_logprobs);
 }
 
 const char* finish_reason(AnswerEnd end, bool called) {
@@ -135,12 +171,13 @@ std::string chunk(const ResponseHead& head, Json choice) {
 Json chat_token_json(const AnswerToken& token) {
   Json out = chat_token(token.bytes, token.logprob);
   out["top_logprobs"] = Json::array();
-  for (const auto& [bytes, logprob] : token.top) out["top_logprobs"].push_back(chat_token(bytes, logprob));
+  for (const AnswerToken::Choice& choice : token.top)
+    out["top_logprobs"].push_back(chat_token(choice.bytes, choice.logprob));
   return out;
 }
 
 std::string whole_json(const ResponseHead& head, const std::vector<WholeAnswer>& answers,
-                       const AnswerUsage& usage) {
+                       const std::vector<std::vector<AnswerToken>>& prompts, const AnswerUsage& usage) {
   Json out = envelope(head, head.chat ? "chat.completion" : "text_completion");
   out["choices"] = Json::array();
   for (size_t i = 0; i < answers.size(); ++i) {
@@ -152,8 +189,14 @@ std::string whole_json(const ResponseHead& head, const std::vector<WholeAnswer>&
     }
     choice["logprobs"] = logprobs(head, answers[i].tokens);
     choice["finish_reason"] = finish_reason(answers[i].end, !answers[i].tool_calls.empty());
+    if (head.prompt_logprobs >= 0 && !head.chat) {
+      const size_t answers_of_each = answers.size() / prompts.size();
+      choice["prompt_logprobs"] = prompt_logprobs(prompts[i / answers_of_each], head.prompt_logprobs);
+    }
     out["choices"].push_back(std::move(choice));
   }
+  if (head.prompt_logprobs >= 0 && head.chat)
+    out["prompt_logprobs"] = prompt_logprobs(prompts.front(), head.prompt_logprobs);
   out["usage"] = usage_object(usage);
   return dumped(out);
 }

@@ -17,21 +17,25 @@ struct ResponseHead {
   bool chat = false;
   std::string id;  // "chatcmpl-..." or "cmpl-..."
   std::string model;
-  int64_t created = 0;         // seconds since 1970
-  bool logprobs = false;       // the fields are there, if only as an empty list
-  bool include_usage = false;  // streams: every chunk has "usage", null in all but the last
+  int64_t created = 0;           // seconds since 1970
+  bool logprobs = false;         // the fields are there, if only as an empty list
+  int32_t top_logprobs = 0;      // of each token, at most: a prompt may have been asked for more
+  int32_t prompt_logprobs = -1;  // vLLM's field: the most of each token of the prompt; -1: it is not there
+  bool include_usage = false;    // streams: every chunk has "usage", null in all but the last
 };
 
 struct WholeAnswer {
   std::string text;
   std::string reasoning;             // chat only
   std::vector<ToolCall> tool_calls;  // chat only
-  std::vector<AnswerToken> tokens;
+  std::vector<AnswerToken> tokens;   // with those of the prompt, where it is echoed
   AnswerEnd end = AnswerEnd::stop;
 };
 
+// `prompts`: of each prompt its tokens, where head.prompt_logprobs asks for them; its answers follow each
+// other.
 std::string whole_json(const ResponseHead& head, const std::vector<WholeAnswer>& answers,
-                       const AnswerUsage& usage);
+                       const std::vector<std::vector<AnswerToken>>& prompts, const AnswerUsage& usage);
 
 // A token as chat and responses write it: token, logprob, bytes, top_logprobs.
 nlohmann::ordered_json chat_token_json(const AnswerToken& token);

@@ -38,10 +38,17 @@ class WholeReply : public AnswerListener {
       : plan_(std::move(plan)),
         writer_(std::move(writer)),
         parsers_(make_parsers(plan_)),
-        answers_(plan_.answers) {
+        answers_(plan_.answers),
+        prompts_(plan_.answers / plan_.answers_per_prompt) {
     for (size_t i = 0; i < answers_.size() && !plan_.echo.empty(); ++i) {
       answers_[i].text = plan_.echo[i / plan_.answers_per_prompt];
     }
+  }
+
+  void on_prompt(uint32_t prompt, std::vector<AnswerToken> tokens) override {
+    for (uint32_t i = 0; i < plan_.answers_per_prompt && plan_.echo_logprobs; ++i)
+      answers_[prompt * plan_.answers_per_prompt + i].tokens = tokens;
+    prompts_[prompt] = std::move(tokens);
   }
 
   void on_piece(uint32_t answer, AnswerPiece piece) override {
@@ -67,7 +74,7 @@ class WholeReply : public AnswerListener {
   }
 
   void on_complete() override {
-    writer_->respond({.status = 200, .body = whole_json(plan_.head, answers_, usage_)});
+    writer_->respond({.status = 200, .body = whole_json(plan_.head, answers_, prompts_, usage_)});
   }
   void on_error(const Error& error) override { writer_->respond(error_response(api_error(error))); }
 
@@ -95,6 +102,7 @@ class WholeReply : public AnswerListener {
   std::shared_ptr<ResponseWriter> writer_;
   std::vector<OutputParser> parsers_;
   std::vector<WholeAnswer> answers_;
+  std::vector<std::vector<AnswerToken>> prompts_;
   AnswerUsage usage_;
 };
 
@@ -105,7 +113,12 @@ class StreamReply : public AnswerListener {
         writer_(std::move(writer)),
         parsers_(make_parsers(plan_)),
         tokens_(plan_.answers),
-        begun_(plan_.answers) {}
+        begun_(plan_.answers),
+        prompts_(plan_.answers / plan_.answers_per_prompt) {}
+
+  void on_prompt(uint32_t prompt, std::vector<AnswerToken> tokens) override {
+    if (plan_.echo_logprobs) prompts_[prompt] = std::move(tokens);
+  }
 
   void on_piece(uint32_t answer, AnswerPiece piece) override {
     begin(answer);
@@ -149,8 +162,8 @@ class StreamReply : public AnswerListener {
     begun_[answer] = true;
     if (plan_.head.chat) event(role_chunk_json(plan_.head, answer));
     if (!plan_.echo.empty()) {
-      event(piece_chunk_json(plan_.head, answer,
-                             {.text = plan_.echo[answer / plan_.answers_per_prompt], .tokens = {}}));
+      const uint32_t prompt = answer / plan_.answers_per_prompt;
+      event(piece_chunk_json(plan_.head, answer, {.text = plan_.echo[prompt], .tokens = prompts_[prompt]}));
     }
   }
 
@@ -175,6 +188,7 @@ class StreamReply : public AnswerListener {
   std::vector<OutputParser> parsers_;
   std::vector<std::vector<AnswerToken>> tokens_;  // [answers]: not sent yet
   std::vector<bool> begun_;
+  std::vector<std::vector<AnswerToken>> prompts_;  // to be echoed
   AnswerUsage usage_;
   bool started_ = false;
 };

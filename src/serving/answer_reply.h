@@ -18,6 +18,7 @@ struct ReplyPlan {
   uint32_t prompt_tokens = 0;     // of the first prompt
   uint32_t max_tokens = 0;        // as asked for
   std::vector<std::string> echo;  // one for each prompt: put before its answers; empty for none
+  bool echo_logprobs = false;     // its tokens too
   OutputFormat output_format;     // of chat: what answers are taken apart into
   OutputOptions output_options;
 };

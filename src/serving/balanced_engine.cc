@@ -33,6 +33,7 @@ class CountingSink final : public GenerationSink {
     ++work_->tokens;
     sink_->on_token(event);
   }
+  void on_prompt_token(const TokenEvent& event) override { sink_->on_prompt_token(event); }
   void on_finish(const Finish& finish) override {
     if (finish.reason == FinishReason::error && finish.error.code == ErrorCode::unavailable)
       work_->lost = true;

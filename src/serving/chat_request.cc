@@ -177,7 +177,7 @@ ApiResult<ChatRequest> parse_chat_request(std::string_view body, const RequestCo
   if (auto error = check_model(fields, context)) return std::unexpected(std::move(*error));
 
   ChatRequest out;
-  read_common(fields, body, context, out.common);
+  read_common(fields, body, context, /*least_max_tokens=*/1, out.common);
   read_max_tokens(fields, out.common);
   read_messages(fields, context.chat, out);
   read_tools(fields, body, context.chat, out);

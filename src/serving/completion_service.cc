@@ -256,13 +256,19 @@ void CompletionService::start(const ServedModel& model, const HttpRequest& reque
   plan.head.id = job.id_prefix + request.id;
   plan.head.model = model.id;
   plan.head.created = std::time(nullptr);
-  plan.head.logprobs = job.common.sampling.top_logprobs >= 0;
+  SamplingParams& sampling = job.common.sampling;
+  plan.head.logprobs = sampling.top_logprobs >= 0;
+  plan.head.top_logprobs = sampling.top_logprobs;
+  plan.head.prompt_logprobs = sampling.prompt_logprobs;
+  plan.echo_logprobs = !job.echo.empty() && plan.head.logprobs;
+  if (plan.echo_logprobs)
+    sampling.prompt_logprobs = std::max(sampling.prompt_logprobs, sampling.top_logprobs);
   plan.head.include_usage = job.common.include_usage;
   plan.answers_per_prompt = job.common.n;
   plan.answers = static_cast<uint32_t>(job.prompts.size()) * job.common.n;
   plan.prompt_tokens = static_cast<uint32_t>(job.prompts.front().size());
-  plan.max_tokens = job.common.sampling.max_tokens;
-  plan.echo = std::move(job.echo);
+  plan.max_tokens = sampling.max_tokens;
+  plan.echo = job.echo;
   plan.output_format = model.output_format;
   plan.output_options = job.output;
   auto listener = job.make_listener(std::move(plan));
@@ -270,8 +276,9 @@ void CompletionService::start(const ServedModel& model, const HttpRequest& reque
   TextRequest text;
   text.id = request.id;
   text.prompts = std::move(job.prompts);
+  text.echo = std::move(job.echo);
   text.n = job.common.n;
-  text.sampling = std::move(job.common.sampling);
+  text.sampling = std::move(sampling);
   text.priority = job.common.priority;
   text.cache_salt = std::move(job.common.cache_salt);
   text.stops = std::move(job.common.stops);

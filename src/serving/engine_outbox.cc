@@ -10,6 +10,7 @@ class OutboxSink final : public GenerationSink {
   OutboxSink(std::shared_ptr<EngineOutbox> outbox, uint64_t request)
       : outbox_(std::move(outbox)), request_(request) {}
   void on_token(const TokenEvent& event) override { outbox_->token(request_, event); }
+  void on_prompt_token(const TokenEvent& event) override { outbox_->prompt_token(request_, event); }
   void on_finish(const Finish& finish) override { outbox_->finish(request_, finish); }
 
  private:
@@ -90,6 +91,15 @@ std::vector<RequestId> EngineOutbox::close() {
 }
 
 void EngineOutbox::token(uint64_t request, const TokenEvent& event) {
+  append(request, [&] { EventLayout::append(request, event, records_); });
+}
+
+void EngineOutbox::prompt_token(uint64_t request, const TokenEvent& event) {
+  append(request, [&] { EventLayout::append_prompt(request, event, records_); });
+}
+
+template <class Append>
+void EngineOutbox::append(uint64_t request, Append append_record) {
   {
     const std::lock_guard lock(mutex_);
     const auto it = requests_.find(request);
@@ -98,7 +108,7 @@ void EngineOutbox::token(uint64_t request, const TokenEvent& event) {
       it->second.dropped = true;
       if (it->second.engine_id) overrun_.push_back(*it->second.engine_id);
     } else {
-      EventLayout::append(request, event, records_);
+      append_record();
     }
   }
   bell_->ring();

@@ -59,9 +59,14 @@ class EngineOutbox : public std::enable_shared_from_this<EngineOutbox> {
 
   // ---- engine thread ----
   void token(uint64_t request, const TokenEvent& event);
+  void prompt_token(uint64_t request, const TokenEvent& event);
   void finish(uint64_t request, const Finish& finish);
 
  private:
+  // Of a request that is open and has lost nothing yet; under the lock.
+  template <class Append>
+  void append(uint64_t request, Append append_record);
+
   struct Request {
     std::optional<RequestId> engine_id;
     bool dropped = false;  // events of it were lost: its end says so

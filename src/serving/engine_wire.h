@@ -118,13 +118,15 @@ struct CancelLayout {
 };
 
 // Records behind each other: 0 type u16 | 2 count u16 | 4 record_bytes u32 | 8 request u64, then
-// token: 16 token i32 | 20 logprob f32 | 24 index u32 | 28 zero u32 | 32 count x (token i32, logprob f32)
+// token: 16 token i32 | 20 logprob f32 | 24 index u32 | 28 rank u32 | 32 count x (token i32, logprob f32)
+// prompt token: the same, of another type
 // finish: 16 reason u8 | 17 code u8 | 18 zero u16 | 20 prompt u32 | 24 cached u32 | 28 completion u32 |
 //         32 logits_hash u64 | 40 text
 struct EventLayout {
   static constexpr size_t kMaxTopLogprobs = 1024;  // far above what the API takes: keeps a record in a slot
   static constexpr size_t kMaxTextBytes = 2048;
   static void append(uint64_t request, const TokenEvent& event, std::vector<std::byte>& out);
+  static void append_prompt(uint64_t request, const TokenEvent& event, std::vector<std::byte>& out);
   static void append(uint64_t request, const Finish& finish, std::vector<std::byte>& out);
   // Bytes of as many whole records as fit `limit`, of what `append` wrote.
   static size_t whole_records(std::span<const std::byte> records, size_t limit);
@@ -133,6 +135,7 @@ struct EventLayout {
    public:
     virtual ~Visitor() = default;
     virtual void on_token(uint64_t request, const TokenEvent& event) = 0;
+    virtual void on_prompt_token(uint64_t request, const TokenEvent& event) = 0;
     virtual void on_finish(uint64_t request, const Finish& finish) = 0;
   };
   // data_loss at the first record that is none; those before it have been visited.

@@ -1,4 +1,4 @@
-// The engine protocol: requests, events and states.
+// The engine protocol: requests and events.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,64 +41,20 @@ enum RequestTag : uint16_t {
   kCacheSalt,
   kBypassPrefixCache,
   kPriority,
+  kPromptLogprobs,
 };
 
 // What travels must be written down here: a new member would be lost between front and rank.
 // (Sizes with libstdc++ on 64-bit machines.)
-static_assert(sizeof(GenerationRequest) == 280,
+static_assert(sizeof(GenerationRequest) == 288,
               "GenerationRequest or SamplingParams has changed: give the new member a tag here");
 static_assert(sizeof(TokenEvent) == 40, "TokenEvent has changed: give the new member a place in its record");
 static_assert(sizeof(Finish) == 72, "Finish has changed: give the new member a place in its record");
 
-enum StateTag : uint16_t {
-  kHealthCode = 1,
-  kHealthText,
-  kWaiting,
-  kRunning,
-  kKvBlocksTotal,
-  kKvBlocksUsed,
-  kPromptTokens,
-  kGeneratedTokens,
-  kSteps,
-  kFinished,
-  kCancelled,
-  kFailed,
-  kPreempted,
-  kFfnSubmits,
-  kFfnWaitSeconds,
-  kStepSeconds,
-  kDecodeLanes,
-  kEagerSteps,
-  kGraphReplays,
-  kGraphPaddedReplays,
-  kGraphMisses,
-  kGraphWarmups,
-  kEagerLayers,
-  kReplayLayers,
-  kEagerHostSeconds,
-  kReplayHostSeconds,
-  kFfnRoundTripSeconds,
-  kFfnResidenceSeconds,
-  kRouterCalls,
-  kRouterSeconds,
-  kDraftTokens,
-  kDrafted,
-  kDraftsAccepted,
-  kDraftRounds,
-  kDraftSeconds,
-  kDraftsAcceptedFirst,  // by position; the other positions follow
-  kDraftsAcceptedLast = kDraftsAcceptedFirst + SpeculationStats::kPositions - 1,
-  kPrefixQueriedTokens,
-  kPrefixHitTokens,
-  kPrefixKeptBlocks,
-  kMixedSteps,
-};
-static_assert(sizeof(EngineStats) == 344, "EngineStats has changed: give the new count a tag here");
-
 constexpr size_t kRecordHeadBytes = 16;
 constexpr size_t kTokenBytes = kRecordHeadBytes + 16;
 constexpr size_t kFinishBytes = kRecordHeadBytes + 24;
-constexpr uint16_t kTokenRecord = 1, kFinishRecord = 2;
+constexpr uint16_t kTokenRecord = 1, kFinishRecord = 2, kPromptRecord = 3;
 
 std::byte* open_record(std::vector<std::byte>& out, uint16_t type, uint16_t count, size_t bytes,
                        uint64_t request) {
@@ -111,19 +67,8 @@ std::byte* open_record(std::vector<std::byte>& out, uint16_t type, uint16_t coun
   return &out[at + kRecordHeadBytes];
 }
 
-ErrorCode code_of(uint8_t value) {
-  return value <= static_cast<uint8_t>(ErrorCode::internal) ? static_cast<ErrorCode>(value)
-                                                            : ErrorCode::internal;
-}
-
 std::unexpected<Error> damaged(const std::string& what) {
   return make_error(ErrorCode::data_loss, "events: " + what);
-}
-
-template <class T>
-Result<bool> take(const TaggedField& field, T& into) {
-  TANDEM_TRY(field.read(into));
-  return true;
 }
 
 }  // namespace
@@ -158,6 +103,7 @@ std::vector<std::byte> RequestLayout::encode(const GenerationRequest& request, I
   out.numbers(kStopTokens, sampling.stop_token_ids);
   out.boolean(kIgnoreEos, sampling.ignore_eos);
   out.number(kTopLogprobs, sampling.top_logprobs, normal.top_logprobs);
+  out.number(kPromptLogprobs, sampling.prompt_logprobs, normal.prompt_logprobs);
   const GrammarSpec& grammar = sampling.grammar;
   out.number(kGrammarKind, static_cast<uint8_t>(grammar.kind));
   out.text(kGrammarText, grammar.text);
@@ -223,6 +169,8 @@ Result<GenerationRequest> RequestLayout::decode(std::span<const std::byte> bytes
         return take(field, sampling.ignore_eos);
       case kTopLogprobs:
         return take(field, sampling.top_logprobs);
+      case kPromptLogprobs:
+        return take(field, sampling.prompt_logprobs);
       case kMicrosecondsLeft:
         return take(field, left);
       case kHashLogits:
@@ -266,18 +214,29 @@ Result<GenerationRequest> RequestLayout::decode(std::span<const std::byte> bytes
 
 // ---- events ----
 
-void EventLayout::append(uint64_t request, const TokenEvent& event, std::vector<std::byte>& out) {
-  const size_t count = std::min(event.top_logprobs.size(), kMaxTopLogprobs);
-  std::byte* at =
-      open_record(out, kTokenRecord, static_cast<uint16_t>(count), kTokenBytes + count * 8, request);
+namespace {
+
+void append_token(uint16_t type, uint64_t request, const TokenEvent& event, std::vector<std::byte>& out) {
+  const size_t count = std::min(event.top_logprobs.size(), EventLayout::kMaxTopLogprobs);
+  std::byte* at = open_record(out, type, static_cast<uint16_t>(count), kTokenBytes + count * 8, request);
   store_number(at, event.token);
   store_number(at + 4, event.logprob);
   store_number(at + 8, event.index);
-  store_number<uint32_t>(at + 12, 0);
+  store_number(at + 12, event.rank);
   for (size_t i = 0; i < count; ++i) {
     store_number(at + 16 + i * 8, event.top_logprobs[i].token);
     store_number(at + 20 + i * 8, event.top_logprobs[i].logprob);
   }
+}
+
+}  // namespace
+
+void EventLayout::append(uint64_t request, const TokenEvent& event, std::vector<std::byte>& out) {
+  append_token(kTokenRecord, request, event, out);
+}
+
+void EventLayout::append_prompt(uint64_t request, const TokenEvent& event, std::vector<std::byte>& out) {
+  append_token(kPromptRecord, request, event, out);
 }
 
 void EventLayout::append(uint64_t request, const Finish& finish, std::vector<std::byte>& out) {
@@ -313,17 +272,22 @@ Status EventLayout::visit(std::span<const std::byte> body, Visitor& visitor) {
     if (bytes < kRecordHeadBytes || bytes > body.size())
       return damaged(fmt::format("a record of {} bytes", bytes));
     const std::byte* at = &body[kRecordHeadBytes];
-    if (type == kTokenRecord) {
+    if (type == kTokenRecord || type == kPromptRecord) {
       if (bytes != kTokenBytes + size_t{count} * 8) return damaged(fmt::format("a token of {} bytes", bytes));
       TokenEvent event;
       event.token = load_number<int32_t>(at);
       event.logprob = load_number<float>(at + 4);
       event.index = load_number<uint32_t>(at + 8);
+      event.rank = load_number<uint32_t>(at + 12);
       for (size_t i = 0; i < count; ++i) {
         event.top_logprobs.push_back(
             {load_number<int32_t>(at + 16 + i * 8), load_number<float>(at + 20 + i * 8)});
       }
-      visitor.on_token(request, event);
+      if (type == kTokenRecord) {
+        visitor.on_token(request, event);
+      } else {
+        visitor.on_prompt_token(request, event);
+      }
     } else if (type == kFinishRecord) {
       if (bytes < kFinishBytes || bytes > kFinishBytes + kMaxTextBytes)
         return damaged(fmt::format("an end of {} bytes", bytes));
@@ -344,156 +308,6 @@ Status EventLayout::visit(std::span<const std::byte> body, Visitor& visitor) {
     body = body.subspan(bytes);
   }
   return {};
-}
-
-// ---- states ----
-
-std::vector<std::byte> StateLayout::encode(const EngineState& state) {
-  const EngineStats& stats = state.stats;
-  FieldWriter out;
-  if (!state.health) {
-    out.number<uint8_t>(kHealthCode, static_cast<uint8_t>(state.health.error().code), UINT8_MAX);
-    out.text(kHealthText,
-             std::string_view(state.health.error().message).substr(0, EventLayout::kMaxTextBytes));
-  }
-  out.number(kWaiting, stats.waiting);
-  out.number(kRunning, stats.running);
-  out.number(kKvBlocksTotal, stats.kv_blocks_total);
-  out.number(kKvBlocksUsed, stats.kv_blocks_used);
-  out.number(kPromptTokens, stats.prompt_tokens);
-  out.number(kGeneratedTokens, stats.generated_tokens);
-  out.number(kSteps, stats.steps);
-  out.number(kFinished, stats.finished);
-  out.number(kCancelled, stats.cancelled);
-  out.number(kFailed, stats.failed);
-  out.number(kPreempted, stats.preempted);
-  out.number(kMixedSteps, stats.mixed_steps);
-  out.number(kFfnSubmits, stats.ffn_submits);
-  out.number(kFfnWaitSeconds, stats.ffn_wait_seconds);
-  out.number(kStepSeconds, stats.step_seconds);
-  out.number(kDecodeLanes, stats.decode_lanes, EngineStats{}.decode_lanes);
-  const ExecutionStats& execution = stats.execution;
-  out.number(kEagerSteps, execution.eager_steps);
-  out.number(kGraphReplays, execution.graph_replays);
-  out.number(kGraphPaddedReplays, execution.graph_padded_replays);
-  out.number(kGraphMisses, execution.graph_misses);
-  out.number(kGraphWarmups, execution.graph_warmups);
-  out.number(kEagerLayers, execution.eager_layers);
-  out.number(kReplayLayers, execution.replay_layers);
-  out.number(kEagerHostSeconds, execution.eager_host_seconds);
-  out.number(kReplayHostSeconds, execution.replay_host_seconds);
-  out.number(kFfnRoundTripSeconds, stats.ffn_round_trip_seconds);
-  out.number(kFfnResidenceSeconds, stats.ffn_residence_seconds);
-  out.number(kRouterCalls, stats.router_calls);
-  out.number(kRouterSeconds, stats.router_seconds);
-  const SpeculationStats& speculation = stats.speculation;
-  out.number(kDraftTokens, speculation.tokens);
-  out.number(kDrafted, speculation.drafted);
-  out.number(kDraftsAccepted, speculation.accepted);
-  out.number(kDraftRounds, speculation.rounds);
-  out.number(kDraftSeconds, speculation.seconds);
-  for (size_t position = 0; position < SpeculationStats::kPositions; ++position)
-    out.number(static_cast<uint16_t>(kDraftsAcceptedFirst + position), speculation.accepted_at[position]);
-  out.number(kPrefixQueriedTokens, stats.prefix.queried_tokens);
-  out.number(kPrefixHitTokens, stats.prefix.hit_tokens);
-  out.number(kPrefixKeptBlocks, stats.prefix.kept_blocks);
-  return EngineHead::wrap(EngineMessage::state, out.take());
-}
-
-Result<EngineState> StateLayout::decode(std::span<const std::byte> body) {
-  EngineState state;
-  EngineStats& stats = state.stats;
-  uint8_t code = UINT8_MAX;
-  std::string text;
-  const auto known = [&](const TaggedField& field) -> Result<bool> {
-    switch (field.tag) {
-      case kHealthCode:
-        return take(field, code);
-      case kHealthText:
-        return take(field, text);
-      case kWaiting:
-        return take(field, stats.waiting);
-      case kRunning:
-        return take(field, stats.running);
-      case kKvBlocksTotal:
-        return take(field, stats.kv_blocks_total);
-      case kKvBlocksUsed:
-        return take(field, stats.kv_blocks_used);
-      case kPromptTokens:
-        return take(field, stats.prompt_tokens);
-      case kGeneratedTokens:
-        return take(field, stats.generated_tokens);
-      case kSteps:
-        return take(field, stats.steps);
-      case kFinished:
-        return take(field, stats.finished);
-      case kCancelled:
-        return take(field, stats.cancelled);
-      case kFailed:
-        return take(field, stats.failed);
-      case kPreempted:
-        return take(field, stats.preempted);
-      case kMixedSteps:
-        return take(field, stats.mixed_steps);
-      case kFfnSubmits:
-        return take(field, stats.ffn_submits);
-      case kFfnWaitSeconds:
-        return take(field, stats.ffn_wait_seconds);
-      case kStepSeconds:
-        return take(field, stats.step_seconds);
-      case kDecodeLanes:
-        return take(field, stats.decode_lanes);
-      case kEagerSteps:
-        return take(field, stats.execution.eager_steps);
-      case kGraphReplays:
-        return take(field, stats.execution.graph_replays);
-      case kGraphPaddedReplays:
-        return take(field, stats.execution.graph_padded_replays);
-      case kGraphMisses:
-        return take(field, stats.execution.graph_misses);
-      case kGraphWarmups:
-        return take(field, stats.execution.graph_warmups);
-      case kEagerLayers:
-        return take(field, stats.execution.eager_layers);
-      case kReplayLayers:
-        return take(field, stats.execution.replay_layers);
-      case kEagerHostSeconds:
-        return take(field, stats.execution.eager_host_seconds);
-      case kReplayHostSeconds:
-        return take(field, stats.execution.replay_host_seconds);
-      case kFfnRoundTripSeconds:
-        return take(field, stats.ffn_round_trip_seconds);
-      case kFfnResidenceSeconds:
-        return take(field, stats.ffn_residence_seconds);
-      case kRouterCalls:
-        return take(field, stats.router_calls);
-      case kRouterSeconds:
-        return take(field, stats.router_seconds);
-      case kDraftTokens:
-        return take(field, stats.speculation.tokens);
-      case kDrafted:
-        return take(field, stats.speculation.drafted);
-      case kDraftsAccepted:
-        return take(field, stats.speculation.accepted);
-      case kDraftRounds:
-        return take(field, stats.speculation.rounds);
-      case kDraftSeconds:
-        return take(field, stats.speculation.seconds);
-      case kPrefixQueriedTokens:
-        return take(field, stats.prefix.queried_tokens);
-      case kPrefixHitTokens:
-        return take(field, stats.prefix.hit_tokens);
-      case kPrefixKeptBlocks:
-        return take(field, stats.prefix.kept_blocks);
-      default:
-        if (field.tag >= kDraftsAcceptedFirst && field.tag <= kDraftsAcceptedLast)
-          return take(field, stats.speculation.accepted_at[field.tag - kDraftsAcceptedFirst]);
-        return false;
-    }
-  };
-  TANDEM_TRY(read_fields(body, "state", known));
-  if (code != UINT8_MAX) state.health = make_error(code_of(code), std::move(text));
-  return state;
 }
 
 }  // namespace tandem

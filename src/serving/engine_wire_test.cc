@@ -32,6 +32,7 @@ GenerationRequest full_request() {
   sampling.stop_token_ids = {2, 5};
   sampling.ignore_eos = true;
   sampling.top_logprobs = 0;
+  sampling.prompt_logprobs = 5;
   request.deadline = now() + std::chrono::hours(1);
   request.hash_logits = true;
   request.bypass_prefix_cache = true;
@@ -53,6 +54,7 @@ TEST(EngineWire, ARequestArrivesAsItWasSent) {
   EXPECT_EQ(got->cache_salt, sent.cache_salt);
   const SamplingParams &a = sent.sampling, &b = got->sampling;
   EXPECT_EQ(a.temperature, b.temperature);
+  EXPECT_EQ(a.prompt_logprobs, b.prompt_logprobs);
   EXPECT_EQ(a.top_k, b.top_k);
   EXPECT_EQ(a.top_p, b.top_p);
   EXPECT_EQ(a.min_p, b.min_p);
@@ -108,6 +110,11 @@ struct Collector final : EventLayout::Visitor {
     for (const TokenLogprob& top : event.top_logprobs) text += "/" + std::to_string(top.token);
     text += " ";
   }
+  void on_prompt_token(uint64_t request, const TokenEvent& event) override {
+    text += "p";
+    on_token(request, event);
+    text += "r" + std::to_string(event.rank) + " ";
+  }
   void on_finish(uint64_t request, const Finish& finish) override {
     text += "f" + std::to_string(request) + ":" + std::to_string(static_cast<int>(finish.reason)) + "," +
             std::to_string(finish.completion_tokens) + "," + std::to_string(finish.logits_hash) + "," +
@@ -122,21 +129,23 @@ TEST(EngineWire, EventsArriveInOrderAndWhole) {
       4, TokenEvent{.token = 7, .logprob = -1, .top_logprobs = {{7, -1}, {8, -2}}, .index = 0}, records);
   EventLayout::append(5, TokenEvent{.token = 9, .logprob = 0, .top_logprobs = {}, .index = 3}, records);
   const size_t two = records.size();
+  EventLayout::append_prompt(
+      4, TokenEvent{.token = 3, .logprob = -1, .top_logprobs = {}, .index = 1, .rank = 9}, records);
   Finish end;
   end.reason = FinishReason::error;
   end.error = {ErrorCode::unavailable, "FFN rank 0 is gone"};
   end.completion_tokens = 12;
   end.logits_hash = 77;
   EventLayout::append(4, end, records);
-  EXPECT_EQ(EventLayout::whole_records(records, records.size() - 1), two);
+  EXPECT_EQ(EventLayout::whole_records(records, records.size() - 1), two + 32);
   EXPECT_EQ(EventLayout::whole_records(records, 1 << 20), records.size());
   Collector got;
   ASSERT_TRUE(EventLayout::visit(records, got));
-  EXPECT_EQ(got.text, "t4:7,0/7/8 t5:9,3 f4:3,12,77,FFN rank 0 is gone ");
+  EXPECT_EQ(got.text, "t4:7,0/7/8 t5:9,3 pt4:3,1 r9 f4:3,12,77,FFN rank 0 is gone ");
   for (size_t size = 0; size < records.size(); ++size) {
     Collector part;
     const Status visited = EventLayout::visit(std::span(records).first(size), part);
-    const bool whole = size == 0 || size == two || size == two - 32;
+    const bool whole = size == 0 || size == two || size == two - 32 || size == two + 32;
     EXPECT_EQ(visited.has_value(), whole) << size;
   }
 }

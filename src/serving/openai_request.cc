@@ -77,16 +77,15 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view body, con
 
   CompletionRequest out;
   out.common.sampling.max_tokens = context.defaults.max_tokens;
-  read_common(fields, body, context, out.common);
+  out.echo = fields.boolean("echo").value_or(false);
+  // OpenAI's way to ask for nothing but the prompt's own log probabilities.
+  read_common(fields, body, context, /*least_max_tokens=*/out.echo ? 0 : 1, out.common);
   if (!out.common.max_tokens_given) out.common.sampling.max_tokens = 16;  // OpenAI's default of this API
   read_prompts(fields, context, out);
-  out.echo = fields.boolean("echo").value_or(false);
   out.add_special_tokens = fields.boolean("add_special_tokens").value_or(true);
   out.parse_special_tokens = fields.boolean("parse_special_tokens").value_or(false);
   if (const auto value = fields.integer("logprobs", 0, kMaxCompletionLogprobs)) {
     out.common.sampling.top_logprobs = static_cast<int32_t>(*value);
-    if (out.echo)
-      fields.fail("logprobs", "logprobs with echo is not supported: prompts have no logprobs here");
   }
   if (const auto value = fields.integer("best_of", 1, context.max_answers); value && *value != out.common.n) {
     fields.fail("best_of", fmt::format("best_of is {} and n is {}: only equal values are supported", *value,

@@ -190,7 +190,6 @@ TEST_F(RequestTest, CompletionsRefuseByName) {
       {R"({"stream":true,"stream_options":{"other":1}})", "stream_options.other", "other"},
       {R"({"logprobs":21})", "logprobs", "21"},
       {R"({"logprobs":true})", "logprobs", "true"},
-      {R"({"logprobs":1,"echo":true})", "logprobs", "echo"},
       {R"({"best_of":3})", "best_of", "3"},
       {R"({"suffix":"x"})", "suffix", "infilling"},
       {R"({"response_format":{"type":"xml"}})", "response_format.type",

@@ -20,6 +20,7 @@ const char* const kCommonFields = R"json({
   "stop_token_ids": {"type": ["array", "null"], "items": {"type": "integer", "minimum": 0}},
   "min_tokens": {"type": ["integer", "null"], "minimum": 0, "maximum": 2147483647},
   "ignore_eos": {"type": ["boolean", "null"]},
+  "prompt_logprobs": {"type": ["integer", "null"], "minimum": 0, "maximum": 20, "description": "not with stream"},
   "skip_special_tokens": {"type": ["boolean", "null"]},
   "spaces_between_special_tokens": {"enum": [true, null]},
   "priority": {"type": ["integer", "null"], "minimum": -2147483647, "maximum": 2147483647},

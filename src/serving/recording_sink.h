@@ -20,6 +20,11 @@ class RecordingSink final : public GenerationSink {
     events_.push_back(event);
     changed_.notify_all();
   }
+  void on_prompt_token(const TokenEvent& event) override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_TRUE(events_.empty() && !finished_) << "a prompt's token behind one of the answer";
+    prompt_.push_back(event);
+  }
   void on_finish(const Finish& finish) override {
     const std::lock_guard lock(mutex_);
     EXPECT_FALSE(finished_) << "ended twice";
@@ -45,6 +50,10 @@ class RecordingSink final : public GenerationSink {
     const std::lock_guard lock(mutex_);
     return events_;
   }
+  std::vector<TokenEvent> prompt() {
+    const std::lock_guard lock(mutex_);
+    return prompt_;
+  }
   std::vector<int32_t> tokens() {
     std::vector<int32_t> ids;
     for (const TokenEvent& event : events()) ids.push_back(event.token);
@@ -55,7 +64,7 @@ class RecordingSink final : public GenerationSink {
   static constexpr Duration kHang = std::chrono::seconds(30);
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<TokenEvent> events_;
+  std::vector<TokenEvent> events_, prompt_;
   Finish finish_;
   bool finished_ = false;
 };

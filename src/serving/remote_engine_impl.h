@@ -55,7 +55,9 @@ struct RemoteEngine::Impl final : EventLayout::Visitor {
   void end_all(FinishReason reason, const Error& error);
   void finish(RequestId id, const Finish& end);
 
+  std::shared_ptr<GenerationSink> sink_of(RequestId id);
   void on_token(uint64_t request, const TokenEvent& event) override;
+  void on_prompt_token(uint64_t request, const TokenEvent& event) override;
   void on_finish(uint64_t request, const Finish& end) override;
 
   const RemoteEngineOptions options;

@@ -328,15 +328,18 @@ void RemoteEngine::Impl::finish(RequestId id, const Finish& end) {
   sink->on_finish(end);
 }
 
+std::shared_ptr<GenerationSink> RemoteEngine::Impl::sink_of(RequestId id) {
+  const std::lock_guard lock(mutex);
+  const auto it = sinks.find(id);
+  return it == sinks.end() ? nullptr : it->second;
+}
+
 void RemoteEngine::Impl::on_token(uint64_t request, const TokenEvent& event) {
-  std::shared_ptr<GenerationSink> sink;
-  {
-    const std::lock_guard lock(mutex);
-    const auto it = sinks.find(request);
-    if (it == sinks.end()) return;
-    sink = it->second;
-  }
-  sink->on_token(event);
+  if (const auto sink = sink_of(request)) sink->on_token(event);
+}
+
+void RemoteEngine::Impl::on_prompt_token(uint64_t request, const TokenEvent& event) {
+  if (const auto sink = sink_of(request)) sink->on_prompt_token(event);
 }
 
 void RemoteEngine::Impl::on_finish(uint64_t request, const Finish& end) {

@@ -119,6 +119,7 @@ TEST_P(RemoteEngineTest, AnswersAsTheEngineItself) {
   EXPECT_EQ(remote->limits().max_queue, 64u);
   GenerationRequest request = ask({5, 6, 7}, 10);
   request.sampling.top_logprobs = 3;
+  request.sampling.prompt_logprobs = 2;
   const auto direct = std::make_shared<RecordingSink>(), over = std::make_shared<RecordingSink>();
   ASSERT_TRUE(engine_->submit(request, direct));
   ASSERT_TRUE(remote->submit(request, over));
@@ -133,6 +134,16 @@ TEST_P(RemoteEngineTest, AnswersAsTheEngineItself) {
     ASSERT_EQ(over->events()[i].top_logprobs.size(), 3u);
     EXPECT_EQ(direct->events()[i].top_logprobs[2].token, over->events()[i].top_logprobs[2].token);
     EXPECT_EQ(direct->events()[i].top_logprobs[2].logprob, over->events()[i].top_logprobs[2].logprob);
+  }
+  ASSERT_EQ(over->prompt().size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    const TokenEvent x = direct->prompt()[i], y = over->prompt()[i];
+    EXPECT_EQ(x.token, y.token);
+    EXPECT_EQ(x.index, y.index);
+    EXPECT_EQ(x.rank, y.rank);
+    EXPECT_EQ(x.logprob, y.logprob);
+    ASSERT_EQ(y.top_logprobs.size(), 2u);
+    EXPECT_EQ(x.top_logprobs[1].logprob, y.top_logprobs[1].logprob);
   }
   EXPECT_TRUE(eventually([&] { return remote->stats().finished == engine_->stats().finished; }));
   EXPECT_EQ(remote->stats().kv_blocks_total, engine_->stats().kv_blocks_total);
@@ -371,6 +382,7 @@ TEST_P(RemoteEngineTest, AFrontThatReadsNothingLosesItsRequestsAndHoldsUpNobody)
   // What it reads at last ends with the reason.
   struct Ends final : EventLayout::Visitor {
     void on_token(uint64_t, const TokenEvent&) override { ++tokens; }
+    void on_prompt_token(uint64_t, const TokenEvent&) override {}
     void on_finish(uint64_t, const Finish& finish) override { message = finish.error.message; }
     size_t tokens = 0;
     std::string message;

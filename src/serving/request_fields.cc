@@ -20,6 +20,7 @@ namespace {
 constexpr int kMaxDepth = 64;
 // OpenAI allows 4; each costs one automaton step a byte.
 constexpr size_t kMaxStops = 16;
+constexpr int64_t kMaxPromptLogprobs = 20;  // as many as of an answer's tokens
 // Longer than any key or hash that stands for a tenant.
 constexpr size_t kMaxSaltBytes = 256;
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
@@ -127,7 +128,6 @@ void refuse_what_both_lack(FieldReader& fields) {
   fields.refuse("logits_processors", "use logit_bias");
   fields.refuse("bad_words", "use logit_bias with -100 for single tokens");
   fields.refuse("allowed_token_ids", "use logit_bias");
-  fields.refuse("prompt_logprobs", "logprobs of generated tokens are available");
   fields.refuse("use_beam_search", "use n with temperature");
   fields.refuse("length_penalty", "it belongs to beam search, which is not supported");
   fields.refuse("include_stop_str_in_output", "stop strings are never part of the answer");
@@ -208,10 +208,10 @@ std::optional<int32_t> read_token_id(FieldReader& fields, std::string_view name,
 }
 
 void read_common(FieldReader& fields, std::string_view body, const RequestContext& context,
-                 CommonRequest& out) {
+                 int64_t least_max_tokens, CommonRequest& out) {
   out.sampling = context.defaults;
   read_sampling(fields, out.sampling);
-  if (const auto value = fields.integer("max_tokens", 1, kMaxInt32)) {
+  if (const auto value = fields.integer("max_tokens", least_max_tokens, kMaxInt32)) {
     out.sampling.max_tokens = static_cast<uint32_t>(*value);
     out.max_tokens_given = true;
   }
@@ -220,6 +220,14 @@ void read_common(FieldReader& fields, std::string_view body, const RequestContex
   read_stop_token_ids(fields, context, out);
   read_logit_bias(fields, context, out);
   read_stream(fields, out);
+  if (const auto value = fields.integer("prompt_logprobs", 0, kMaxPromptLogprobs)) {
+    out.sampling.prompt_logprobs = static_cast<int32_t>(*value);
+    if (out.stream) {
+      fields.fail("prompt_logprobs",
+                  "prompt_logprobs has no place in a stream, as in vLLM: leave stream out, or use echo with "
+                  "logprobs on /v1/completions");
+    }
+  }
   if (const auto value = fields.boolean("skip_special_tokens")) out.skip_special_tokens = *value;
   if (const auto value = fields.integer("priority", -kMaxInt32, kMaxInt32))
     out.priority = static_cast<int32_t>(*value);

@@ -16,7 +16,7 @@ std::optional<ApiError> check_model(FieldReader& fields, const RequestContext& c
 // Sampling, the answer's form, stop, n, seed, stream and the fields that have no effect or are refused in
 // both APIs. `body`: the request as it came.
 void read_common(FieldReader& fields, std::string_view body, const RequestContext& context,
-                 CommonRequest& out);
+                 int64_t least_max_tokens, CommonRequest& out);
 // Stop strings: one, or a list, under `name`.
 void read_stops(FieldReader& fields, std::string_view name, CommonRequest& out);
 // A token id; anything else fails under `name`, naming the value.

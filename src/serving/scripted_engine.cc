@@ -38,7 +38,6 @@ Result<RequestId> ScriptedEngine::submit(GenerationRequest request, std::shared_
     if (id < 0 || static_cast<uint32_t>(id) >= limits.vocab_size)
       return refuse("prompt: token id " + std::to_string(id));
   }
-  if (request.sampling.max_tokens == 0) return refuse("max_tokens is 0");
   if (request.sampling.min_tokens > request.sampling.max_tokens)
     return refuse("min_tokens is above max_tokens");
   const std::lock_guard lock(mutex_);
@@ -160,6 +159,24 @@ void ScriptedEngine::finish(Sequence sequence, Finish end, std::unique_lock<std:
   lock.lock();
 }
 
+void ScriptedEngine::score_prompt(Sequence& sequence, std::unique_lock<std::mutex>& lock) {
+  if (std::exchange(sequence.scored, true) || sequence.request.sampling.prompt_logprobs < 0) return;
+  const std::vector<int32_t>& prompt = sequence.request.prompt;
+  const auto top = static_cast<uint32_t>(sequence.request.sampling.prompt_logprobs);
+  lock.unlock();
+  for (uint32_t position = 1; position < prompt.size(); ++position) {
+    TokenEvent event{.token = prompt[position],
+                     .logprob = -1.0f - static_cast<float>(position) / 8,
+                     .top_logprobs = {},
+                     .index = position,
+                     .rank = 2};
+    for (uint32_t i = 0; i < top; ++i)
+      event.top_logprobs.push_back({static_cast<int32_t>(i), -0.5f - static_cast<float>(i)});
+    sequence.sink->on_prompt_token(event);
+  }
+  lock.lock();
+}
+
 void ScriptedEngine::one_step(std::unique_lock<std::mutex>& lock) {
   ++stats_.steps;
   for (auto* queue : {&waiting_, &running_}) {
@@ -187,7 +204,19 @@ void ScriptedEngine::one_step(std::unique_lock<std::mutex>& lock) {
       return std::find_if(running_.begin(), running_.end(),
                           [&](const Sequence& each) { return each.id == id; });
     };
+    score_prompt(*find(), lock);
     Sequence& sequence = *find();
+    const auto end = [&](FinishReason reason) {
+      const auto at = find();
+      Sequence done = std::move(*at);
+      running_.erase(at);
+      ++stats_.finished;
+      finish(std::move(done), {.reason = reason, .error = {}}, lock);
+    };
+    if (sequence.request.sampling.max_tokens == 0) {
+      end(FinishReason::length);
+      continue;
+    }
     const SamplingParams& sampling = sequence.request.sampling;
     const int32_t eos = options_.eos_token_ids.empty() ? 0 : options_.eos_token_ids[0];
     TokenEvent event;
@@ -195,6 +224,7 @@ void ScriptedEngine::one_step(std::unique_lock<std::mutex>& lock) {
     event.token = sequence.generated < sequence.tokens.size() ? sequence.tokens[sequence.generated] : eos;
     if (sampling.top_logprobs >= 0) {
       event.logprob = -0.5f;
+      event.rank = 1;
       for (int32_t i = 0; i < sampling.top_logprobs; ++i) {
         event.top_logprobs.push_back({(event.token + i) % 256, i == 0 ? -0.5f : -9999.0f});
       }
@@ -213,12 +243,7 @@ void ScriptedEngine::one_step(std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     sink->on_token(event);
     lock.lock();
-    if (!stop && !length) continue;
-    const auto at = find();
-    Sequence done = std::move(*at);
-    running_.erase(at);
-    ++stats_.finished;
-    finish(std::move(done), {.reason = stop ? FinishReason::stop : FinishReason::length, .error = {}}, lock);
+    if (stop || length) end(stop ? FinishReason::stop : FinishReason::length);
   }
 }
 

@@ -60,9 +60,12 @@ class ScriptedEngine : public Engine {
     std::vector<int32_t> tokens;
     uint32_t generated = 0;
     bool cancelled = false;
+    bool scored = false;  // on_prompt_token was called
   };
   void run();
   void one_step(std::unique_lock<std::mutex>& lock);
+  // Every token of a prompt has the log probability -1 - position / 8.
+  void score_prompt(Sequence& sequence, std::unique_lock<std::mutex>& lock);
   // Calls the sink without the lock, as the real engine does.
   void finish(Sequence sequence, Finish end, std::unique_lock<std::mutex>& lock);
   static uint32_t blocks(const Sequence& sequence);

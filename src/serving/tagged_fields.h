@@ -131,4 +131,16 @@ Status read_fields(std::span<const std::byte> bytes, const char* what, Known&& k
   return {};
 }
 
+// For the callbacks of read_fields: the field is known, and into this.
+template <class T>
+Result<bool> take(const TaggedField& field, T& into) {
+  TANDEM_TRY(field.read(into));
+  return true;
+}
+
+inline ErrorCode code_of(uint8_t value) {
+  return value <= static_cast<uint8_t>(ErrorCode::internal) ? static_cast<ErrorCode>(value)
+                                                            : ErrorCode::internal;
+}
+
 }  // namespace tandem

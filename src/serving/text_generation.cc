@@ -45,6 +45,12 @@ class TextGeneration::Sink : public GenerationSink {
     });
   }
 
+  void on_prompt_token(const TokenEvent& event) override {
+    generation_->use_.delivery->post([generation = generation_, answer = answer_, event] {
+      generation->deliver_prompt_token(answer, event);
+    });
+  }
+
   void on_finish(const Finish& finish) override {
     {
       const std::lock_guard lock(generation_->mutex_);
@@ -66,6 +72,8 @@ TextGeneration::TextGeneration(Surroundings surroundings, TextRequest request,
   const size_t count = request_.prompts.size() * request_.n;
   for (size_t i = 0; i < count; ++i) answers_.push_back(std::make_unique<Answer>(*use_.tokenizer, request_));
   engine_side_.resize(count);
+  prompts_.resize(request_.prompts.size());
+  for (size_t i = 0; i < request_.echo.size(); ++i) prompts_[i].characters = characters(request_.echo[i]);
 }
 
 TextGeneration::~TextGeneration() = default;
@@ -77,40 +85,90 @@ std::shared_ptr<TextGeneration> TextGeneration::create(Surroundings surroundings
 }
 
 void TextGeneration::submit() {
-  for (uint32_t index = 0; index < answers_.size(); ++index) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (cancelled_) return;
-    }
-    GenerationRequest request;
-    request.id = answers_.size() == 1 ? request_.id : request_.id + "/" + std::to_string(index);
-    request.prompt = request_.prompts[index / request_.n];
-    request.sampling = request_.sampling;
-    request.sampling.stream = index % request_.n;
-    request.priority = request_.priority;
-    request.cache_salt = request_.cache_salt;
-    // What the context has room for; a prompt that leaves none is the engine's to refuse.
-    const uint32_t context = use_.engine->limits().max_context_tokens;
-    const auto room =
-        context > request.prompt.size() ? context - static_cast<uint32_t>(request.prompt.size()) : 1;
-    request.sampling.max_tokens = std::min(request.sampling.max_tokens, room);
-    request.sampling.min_tokens = std::min(request.sampling.min_tokens, room);
-    const auto id =
-        use_.engine->submit(std::move(request), std::make_shared<Sink>(shared_from_this(), index));
-    if (!id) {
-      use_.delivery->post([self = shared_from_this(), error = id.error()] { self->fail(error); });
-      return;
-    }
-    bool cancel_now;
-    {
-      const std::lock_guard lock(mutex_);
-      EngineSide& side = engine_side_[index];
-      side.id = *id;
-      side.submitted = true;
-      cancel_now = (cancelled_ || side.cancel_wanted) && !side.ended;
-    }
-    if (cancel_now) use_.engine->cancel(*id);
+  const bool one_by_one = request_.sampling.prompt_logprobs >= 0;
+  for (uint32_t index = 0; index < answers_.size(); index += one_by_one ? request_.n : 1) {
+    if (!submit_answer(index)) return;
   }
+}
+
+bool TextGeneration::submit_answer(uint32_t index) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (cancelled_) return false;
+  }
+  GenerationRequest request;
+  request.id = answers_.size() == 1 ? request_.id : request_.id + "/" + std::to_string(index);
+  request.prompt = request_.prompts[index / request_.n];
+  request.sampling = request_.sampling;
+  request.sampling.stream = index % request_.n;
+  if (!scores_prompt(index)) request.sampling.prompt_logprobs = -1;
+  request.priority = request_.priority;
+  request.cache_salt = request_.cache_salt;
+  // What the context has room for; a prompt that leaves none is the engine's to refuse.
+  const uint32_t context = use_.engine->limits().max_context_tokens;
+  const auto room =
+      context > request.prompt.size() ? context - static_cast<uint32_t>(request.prompt.size()) : 1;
+  request.sampling.max_tokens = std::min(request.sampling.max_tokens, room);
+  request.sampling.min_tokens = std::min(request.sampling.min_tokens, room);
+  const auto id = use_.engine->submit(std::move(request), std::make_shared<Sink>(shared_from_this(), index));
+  if (!id) {
+    use_.delivery->post([self = shared_from_this(), error = id.error()] { self->fail(error); });
+    return false;
+  }
+  bool cancel_now;
+  {
+    const std::lock_guard lock(mutex_);
+    EngineSide& side = engine_side_[index];
+    side.id = *id;
+    side.submitted = true;
+    cancel_now = (cancelled_ || side.cancel_wanted) && !side.ended;
+  }
+  if (cancel_now) use_.engine->cancel(*id);
+  return true;
+}
+
+void TextGeneration::deliver_prompt_token(uint32_t index, TokenEvent event) {
+  if (listener_) prompts_[index / request_.n].scores.push_back(std::move(event));
+}
+
+void TextGeneration::end_prompt(uint32_t prompt) {
+  if (std::exchange(prompts_[prompt].ended, true)) return;
+  if (listener_) listener_->on_prompt(prompt, describe_prompt(prompt));
+  for (uint32_t i = 1; i < request_.n; ++i) {
+    if (!submit_answer(prompt * request_.n + i)) return;
+  }
+}
+
+std::vector<AnswerToken> TextGeneration::describe_prompt(uint32_t prompt) {
+  const std::vector<int32_t>& ids = request_.prompts[prompt];
+  std::vector<AnswerToken> tokens(ids.size());
+  for (const TokenEvent& score : std::exchange(prompts_[prompt].scores, {}))
+    tokens[score.index] = describe(score, 0);
+  tokens[0] = describe({.token = ids[0], .top_logprobs = {}}, 0);
+  tokens[0].is_first = true;
+
+  IncrementalDecoder decoder(*use_.tokenizer);
+  std::vector<size_t> widths;
+  size_t total = 0;
+  for (const int32_t id : ids) {
+    widths.push_back(characters(decoder.push(id).value_or("")));
+    total += widths.back();
+  }
+  // Control tokens that the tokenizer put around the text are not in it.
+  const size_t echoed = request_.echo.empty() ? total : prompts_[prompt].characters;
+  const auto drop = [&](size_t i) {
+    if (total <= echoed || !use_.tokenizer->is_special(ids[i])) return false;
+    total -= std::exchange(widths[i], 0);
+    return true;
+  };
+  for (size_t i = 0; i < ids.size() && drop(i); ++i) continue;
+  for (size_t i = ids.size(); i > 0 && drop(i - 1); --i) continue;
+  size_t offset = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    tokens[i].text_offset = std::min(offset, echoed);
+    offset += widths[i];
+  }
+  return tokens;
 }
 
 void TextGeneration::cancel_all() {
@@ -158,20 +216,22 @@ bool TextGeneration::has_text(int32_t token) const {
   return std::find(kept.begin(), kept.end(), token) != kept.end();
 }
 
-AnswerToken TextGeneration::describe(const Answer& answer, const TokenEvent& event) const {
+AnswerToken TextGeneration::describe(const TokenEvent& event, size_t text_offset) const {
   AnswerToken token{.id = event.token,
                     .bytes = use_.tokenizer->token_bytes(event.token).value_or(""),
                     .logprob = event.logprob,
-                    .text_offset = answer.decoded_characters,
+                    .rank = event.rank,
+                    .text_offset = text_offset,
                     .top = {}};
   for (const TokenLogprob& other : event.top_logprobs) {
-    token.top.emplace_back(use_.tokenizer->token_bytes(other.token).value_or(""), other.logprob);
+    token.top.push_back({other.token, use_.tokenizer->token_bytes(other.token).value_or(""), other.logprob});
   }
   return token;
 }
 
 void TextGeneration::deliver_token(uint32_t index, const TokenEvent& event, Instant at) {
   Answer& answer = *answers_[index];
+  if (scores_prompt(index)) end_prompt(index / request_.n);
   if (answer.tokens == 0) {
     use_.metrics->observe_first_token(seconds_since(request_.received, at));
   } else {
@@ -182,8 +242,10 @@ void TextGeneration::deliver_token(uint32_t index, const TokenEvent& event, Inst
   ++answer.tokens;
   if (!listener_ || ends_text(event.token)) return;
 
-  if (request_.sampling.top_logprobs >= 0)
-    answer.waiting.push_back({describe(answer, event), answer.decoded_bytes});
+  if (request_.sampling.top_logprobs >= 0) {
+    const size_t offset = prompts_[index / request_.n].characters + answer.decoded_characters;
+    answer.waiting.push_back({describe(event, offset), answer.decoded_bytes});
+  }
   auto text = has_text(event.token) ? answer.decoder.push(event.token) : Result<std::string>();
   if (!text) {
     // An id of the padded vocabulary: the model chose what has no text.
@@ -229,6 +291,8 @@ void TextGeneration::deliver_finish(uint32_t index, const Finish& finish, Instan
     if (finish.reason == FinishReason::cancelled) {
       return fail({ErrorCode::unavailable, "the request was cancelled: the server is stopping"});
     }
+    if (scores_prompt(index)) end_prompt(index / request_.n);
+    if (!listener_) return;
     std::string tail = answer.decoder.flush(), out;
     answer.decoded_bytes += tail.size();
     answer.stopped = answer.stops.push(tail, out);

@@ -19,6 +19,8 @@ namespace tandem {
 struct TextRequest {
   std::string id;
   std::vector<std::vector<int32_t>> prompts;
+  // [prompts], or empty: the texts that answers begin with, where offsets into answers count from.
+  std::vector<std::string> echo;
   uint32_t n = 1;           // answers of each prompt: answer p·n + j is the j-th of prompt p
   SamplingParams sampling;  // `stream` is set here: j
   int32_t priority = 0;
@@ -32,10 +34,17 @@ struct TextRequest {
 
 struct AnswerToken {
   int32_t id = 0;
-  std::string bytes;  // what the token stands for, not always whole characters
+  std::string bytes;      // what the token stands for, not always whole characters
+  bool is_first = false;  // of a prompt: nothing is said of it
   float logprob = 0;
-  size_t text_offset = 0;                          // in characters from the start of the answer
-  std::vector<std::pair<std::string, float>> top;  // bytes and logprob, best first
+  uint32_t rank = 0;       // 1: the best
+  size_t text_offset = 0;  // in characters from the start of the answer, or of what is echoed before it
+  struct Choice {
+    int32_t id = 0;
+    std::string bytes;
+    float logprob = 0;
+  };
+  std::vector<Choice> top;  // best first
 };
 
 struct AnswerPiece {
@@ -53,10 +62,12 @@ struct AnswerUsage {
   std::string stop_string = {};  // that ended it; "" for none
 };
 
-// For each answer: pieces, then one end. on_complete or on_error is the last call of all.
+// For each answer: pieces, then one end. With SamplingParams::prompt_logprobs all tokens of each prompt come
+// before the pieces of its answers. on_complete or on_error is the last call of all.
 class AnswerListener {
  public:
   virtual ~AnswerListener() = default;
+  virtual void on_prompt(uint32_t /*prompt*/, std::vector<AnswerToken> /*tokens*/) {}
   virtual void on_piece(uint32_t answer, AnswerPiece piece) = 0;
   virtual void on_end(uint32_t answer, AnswerEnd end, const AnswerUsage& usage) = 0;
   virtual void on_complete() = 0;
@@ -77,7 +88,8 @@ class TextGeneration : public std::enable_shared_from_this<TextGeneration> {
   ~TextGeneration();
 
   // Once. An answer that the engine refuses ends the whole request: on_error, and nothing stays in the
-  // engine.
+  // engine. With prompt_logprobs a prompt's first answer computes it for all, and the others are submitted
+  // when it has.
   void submit();
   // The client has left: everything stops, and the listener is not called any more (but for what is under
   // way).
@@ -89,10 +101,19 @@ class TextGeneration : public std::enable_shared_from_this<TextGeneration> {
 
   TextGeneration(Surroundings surroundings, TextRequest request, std::shared_ptr<AnswerListener> listener);
 
+  // False: the request has ended with an error, or the client has left.
+  bool submit_answer(uint32_t index);
+  bool scores_prompt(uint32_t answer) const {
+    return request_.sampling.prompt_logprobs >= 0 && answer % request_.n == 0;
+  }
+  void deliver_prompt_token(uint32_t answer, TokenEvent event);
+  // Once, when the first answer of a prompt goes on: its tokens are known, the other answers begin.
+  void end_prompt(uint32_t prompt);
+  std::vector<AnswerToken> describe_prompt(uint32_t prompt);
   void deliver_token(uint32_t answer, const TokenEvent& event, Instant at);
   void deliver_finish(uint32_t answer, const Finish& finish, Instant at);
   void release(uint32_t index, std::string text, bool at_end);
-  AnswerToken describe(const Answer& answer, const TokenEvent& event) const;
+  AnswerToken describe(const TokenEvent& event, size_t text_offset) const;
   bool ends_text(int32_t token) const;
   bool has_text(int32_t token) const;
   void fail(const Error& error);
@@ -103,6 +124,13 @@ class TextGeneration : public std::enable_shared_from_this<TextGeneration> {
   TextRequest request_;
   std::shared_ptr<AnswerListener> listener_;  // delivery thread; null once it has had its last call
   std::vector<std::unique_ptr<Answer>> answers_;
+  // Delivery thread.
+  struct Prompt {
+    std::vector<TokenEvent> scores;
+    bool ended = false;
+    size_t characters = 0;  // of what is echoed
+  };
+  std::vector<Prompt> prompts_;
   uint32_t ended_answers_ = 0;  // delivery thread
 
   std::mutex mutex_;  // for what follows

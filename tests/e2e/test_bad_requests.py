@@ -112,7 +112,8 @@ def test_chat_refuses_by_name(server, fields, param):
 
 
 @pytest.mark.parametrize("fields,param", [({"suffix": "x"}, "suffix"), ({"best_of": 3}, "best_of"), ({"logprobs": 21}, "logprobs"),
-                                          ({"echo": True, "logprobs": 1}, "logprobs"), ({"prompt": []}, "prompt")])
+                                          ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+                                          ({"max_tokens": 0}, "max_tokens"), ({"prompt": []}, "prompt")])
 def test_completions_refuse_by_name(server, fields, param):
     assert refused(server.request("POST", "/v1/completions", {**COMPLETION, **fields}))["param"] == param
 

@@ -157,6 +157,39 @@ def test_completion_logprobs(client):
         assert len(top) == 3 and top[token] == logprob == max(top.values()) <= 0
 
 
+def test_loglikelihood_of_a_text(client, server):
+    """As lm-evaluation-harness asks for it: the text that the model wrote has, as a prompt, the log probabilities that it was written
+    with; and vLLM's prompt_logprobs are the same numbers."""
+    whole = {"ignore_eos": True, "skip_special_tokens": False}
+    written = complete(client, prompt="Tom has 12 apples.", logprobs=2, max_tokens=12, temperature=0, extra_body=whole)
+    ids = server.request("POST", "/tokenize", {"model": MODEL, "prompt": "Tom has 12 apples."}).json()["tokens"]
+    begin = len(ids)
+    assert begin == written.usage.prompt_tokens
+    for token in written.choices[0].logprobs.tokens:
+        ids += server.request("POST", "/tokenize", {"model": MODEL, "prompt": token, "add_special_tokens": False,
+                                                    "parse_special_tokens": True}).json()["tokens"]
+    assert len(ids) == begin + 12
+    for generated in (0, 1):
+        scored = complete(client, prompt=[ids, ids[:3]], echo=True, logprobs=2, max_tokens=generated, temperature=0, extra_body=whole)
+        logprobs = scored.choices[0].logprobs
+        assert len(logprobs.tokens) == len(ids) + generated and logprobs.token_logprobs[0] is None and logprobs.top_logprobs[0] is None
+        end = len(ids)
+        assert logprobs.tokens[begin:end] == written.choices[0].logprobs.tokens
+        assert logprobs.top_logprobs[begin:end] == written.choices[0].logprobs.top_logprobs
+        assert logprobs.token_logprobs[begin:end] == written.choices[0].logprobs.token_logprobs
+        assert all(logprob == max(top.values()) for logprob, top in zip(logprobs.token_logprobs[begin:end], logprobs.top_logprobs[begin:end]))
+        text = scored.choices[0].text
+        for token, offset in zip(logprobs.tokens, logprobs.text_offset, strict=True):
+            assert text[offset:].startswith(token)
+        assert len(scored.choices[1].logprobs.tokens) == 3 + generated
+        assert scored.usage.prompt_tokens_details.cached_tokens == 0
+    reply = server.request("POST", "/v1/completions", {"model": MODEL, "prompt": ids, "prompt_logprobs": 2, "max_tokens": 1}).json()
+    listed = reply["choices"][0]["prompt_logprobs"]
+    assert listed[0] is None and len(listed) == len(ids)
+    assert [entry[str(token)]["logprob"] for entry, token in zip(listed[1:], ids[1:])] == logprobs.token_logprobs[1:len(ids)]
+    assert all(entry[str(token)]["rank"] == 1 for entry, token in zip(listed[begin:], ids[begin:])), "greedy takes the best"
+
+
 def test_n_and_seed(client):
     # Far from what the model was trained on, so that its answers vary.
     fields = {"messages": user("?!"), "temperature": 2.0, "seed": 11, "max_tokens": 24}

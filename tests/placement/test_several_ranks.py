@@ -12,7 +12,7 @@ QUESTIONS = [f"Tom has {a} apples and buys {b} more." for a, b in zip(range(3, 1
 
 
 def answer(server, question):
-    body = {"model": "arith", "prompt": question, "max_tokens": 24, "temperature": 0, "logprobs": 2}
+    body = {"model": "arith", "prompt": question, "max_tokens": 24, "temperature": 0, "logprobs": 2, "echo": True}
     reply = server.request("POST", "/v1/completions", body)
     assert reply.status == 200, f"{reply.body}\n{server.describe()}"
     choice = reply.json()["choices"][0]
