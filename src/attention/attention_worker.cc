@@ -124,6 +124,7 @@ void AttentionWorker::Impl::take_inbox() {
     const SamplingParams& sampling = sequence->request.sampling;
     sequence->seed = sampling.seed.value_or(random_seed());
     sequence->form = std::move(submission.form);
+    sequence->arrived = submission.arrived;
     if (sampling.repetition_penalty != 1.0f) {
       for (int32_t token : sequence->tokens) ++sequence->history.prompt[token];
     }
@@ -136,6 +137,12 @@ void AttentionWorker::Impl::take_inbox() {
     sequence->is_cancelled = true;
     if (!sequence->in_step) finish(*sequence, FinishReason::cancelled, {});
   }
+}
+
+void AttentionWorker::Impl::note_scheduled(Sequence& sequence) {
+  if (std::exchange(sequence.was_scheduled, true)) return;
+  const std::lock_guard lock(mutex);
+  stats.queue.observe(seconds_since(sequence.arrived));
 }
 
 void AttentionWorker::Impl::check_peer() {
@@ -316,7 +323,7 @@ Result<RequestId> AttentionWorker::submit(GenerationRequest request, std::shared
     if (impl_->stats.waiting >= limits.max_queue) return queue_is_full(limits);
     id = impl_->next_id++;
     ++impl_->stats.waiting;
-    impl_->submissions.push_back({id, std::move(request), std::move(sink), std::move(form)});
+    impl_->submissions.push_back({id, std::move(request), std::move(sink), std::move(form), now()});
   }
   impl_->wake();
   return id;

@@ -44,6 +44,13 @@ void AttentionWorker::Impl::count_step(const StepStream& stream, const StepLane&
     const std::lock_guard lock(mutex);
     ++stats.steps;
     stats.mixed_steps += stream.decode_parts > 0 ? 1 : 0;
+    // Of a mixed step each kind has its rows.
+    const uint32_t all = rows_of(lane.parts);
+    const uint32_t decode = stream.row_class == RowClass::decode ? all : stream.decode_parts;
+    stats.batch.decode_steps += decode > 0 ? 1 : 0;
+    stats.batch.decode_rows += decode;
+    stats.batch.prefill_steps += decode < all ? 1 : 0;
+    stats.batch.prefill_rows += all - decode;
     count_execution(stream, lane, stats.execution);
     stats.ffn_submits += step.submits;
     stats.ffn_wait_seconds += std::chrono::duration<double>(step.waited).count();

@@ -103,6 +103,7 @@ struct AttentionWorker::Impl {
     GenerationRequest request;
     std::shared_ptr<GenerationSink> sink;
     AnswerForm form;
+    Instant arrived;
   };
 
   Impl(const AttentionWorkerOptions& worker_options, StatePools state_pools, KernelRunner& kernels,
@@ -136,6 +137,8 @@ struct AttentionWorker::Impl {
   void check_peer();
   // Ends requests whose deadline has passed, wherever they wait; those in a step when it ends.
   void end_overdue();
+  // A sequence has rows in a step for the first time.
+  void note_scheduled(Sequence& sequence);
   // Samples and delivers the next token. Below 0: the sequence has ended and is gone.
   int32_t sample(Sequence& sequence, std::span<const float> logits);
   // What must not be chosen as number `index` of the answer, which stands at `form`. Valid until the next

@@ -258,6 +258,7 @@ bool AttentionWorker::Impl::plan_prompts(StepStream& stream, uint32_t most) {
   if (parts.empty()) return false;
   for (const StepPart& part : parts) {
     Sequence& sequence = *part.sequence;
+    note_scheduled(sequence);
     sequence.drafts.clear();
     // It begins, at what the cache had of it.
     const uint32_t begin = sequence.state.length();

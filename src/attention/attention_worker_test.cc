@@ -95,6 +95,24 @@ TEST(AttentionWorker, TheContextLimitEndsAnAnswer) {
   EXPECT_EQ(finish.completion_tokens, 5u);
 }
 
+TEST(AttentionWorker, EveryRequestWaitsOnceAndEveryRowIsCounted) {
+  // 9 blocks: sequences push each other out, and wait in the queue again.
+  Served tight({.num_blocks = 9, .max_num_seqs = 5, .max_num_batched_tokens = 11});
+  answer_all(tight, false);
+  const EngineStats stats = tight.worker->stats();
+  EXPECT_GT(stats.preempted, 0u);
+  uint64_t waited = 0;
+  for (const uint64_t count : stats.queue.counts) waited += count;
+  EXPECT_EQ(waited, 12u);
+  EXPECT_GT(stats.queue.seconds, 0.0);
+  EXPECT_EQ(stats.batch.decode_steps + stats.batch.prefill_steps, stats.steps + stats.mixed_steps);
+  EXPECT_GE(stats.batch.decode_rows, stats.batch.decode_steps);
+  EXPECT_GE(stats.batch.prefill_rows, stats.batch.prefill_steps);
+  // All prompts and all but the last token of each answer, and again what was pushed out.
+  EXPECT_GT(stats.batch.prefill_rows + stats.batch.decode_rows,
+            stats.prompt_tokens + stats.generated_tokens - 12);
+}
+
 TEST(AttentionWorker, BadRequestsAreRefusedByName) {
   Served served;
   GenerationRequest request = served.request(1, 4, 4);

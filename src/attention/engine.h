@@ -133,6 +133,28 @@ struct PrefixStats {
   bool operator==(const PrefixStats&) const = default;
 };
 
+// How long requests waited from their arrival at their rank to their first rows in a step: a histogram, once
+// for each request that got so far.
+struct QueueTimes {
+  // Seconds; from a step that has room at once to the longest that a client waits.
+  static constexpr std::array<double, 16> kBounds{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                                                  0.5,   1,      2.5,   5,    10,    30,   60,  120};
+  std::array<uint64_t, kBounds.size() + 1> counts{};  // not cumulative; the last one is beyond all bounds
+  double seconds = 0;                                 // of all of them
+
+  void observe(double waited);
+  void add(const QueueTimes& other);
+  bool operator==(const QueueTimes&) const = default;
+};
+
+// Steps of lanes by kind, and the rows that they computed: a batch is rows / steps.
+struct BatchStats {
+  uint64_t decode_steps = 0, decode_rows = 0, prefill_steps = 0, prefill_rows = 0;
+
+  void add(const BatchStats& other);
+  bool operator==(const BatchStats&) const = default;
+};
+
 struct EngineStats {
   uint32_t waiting = 0, running = 0;
   uint32_t kv_blocks_total = 0, kv_blocks_used = 0;
@@ -143,6 +165,8 @@ struct EngineStats {
   ExecutionStats execution;
   SpeculationStats speculation;
   PrefixStats prefix;
+  QueueTimes queue;
+  BatchStats batch;
   uint64_t ffn_submits = 0;
   uint64_t router_calls = 0;  // of the gate on this rank; 0 where it is elsewhere
   double router_seconds = 0;
@@ -177,6 +201,24 @@ inline void PrefixStats::add(const PrefixStats& other) {
   queried_tokens += other.queried_tokens;
   hit_tokens += other.hit_tokens;
   kept_blocks += other.kept_blocks;
+}
+
+inline void QueueTimes::observe(double waited) {
+  const auto bucket = std::lower_bound(kBounds.begin(), kBounds.end(), waited) - kBounds.begin();
+  ++counts[static_cast<size_t>(bucket)];
+  seconds += waited;
+}
+
+inline void QueueTimes::add(const QueueTimes& other) {
+  for (size_t i = 0; i < counts.size(); ++i) counts[i] += other.counts[i];
+  seconds += other.seconds;
+}
+
+inline void BatchStats::add(const BatchStats& other) {
+  decode_steps += other.decode_steps;
+  decode_rows += other.decode_rows;
+  prefill_steps += other.prefill_steps;
+  prefill_rows += other.prefill_rows;
 }
 
 struct EngineLimits {

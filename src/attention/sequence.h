@@ -38,6 +38,8 @@ struct Sequence {
   GenerationRequest request;
   std::shared_ptr<GenerationSink> sink;
   uint64_t seed = 0;
+  Instant arrived;             // at this engine
+  bool was_scheduled = false;  // rows of it have been in a step
 
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   uint32_t prompt_tokens = 0;

@@ -185,6 +185,8 @@ EngineStats BalancedEngine::stats() const {
     sum.execution.add(stats.execution);
     sum.speculation.add(stats.speculation);
     sum.prefix.add(stats.prefix);
+    sum.queue.add(stats.queue);
+    sum.batch.add(stats.batch);
     sum.decode_lanes = std::max(sum.decode_lanes, stats.decode_lanes);
     sum.ffn_wait_seconds += stats.ffn_wait_seconds;
     sum.step_seconds += stats.step_seconds;

@@ -1,4 +1,6 @@
 // The engine protocol: states.
+#include <algorithm>
+
 #include "serving/engine_wire.h"
 #include "serving/tagged_fields.h"
 
@@ -47,8 +49,14 @@ enum StateTag : uint16_t {
   kPrefixHitTokens,
   kPrefixKeptBlocks,
   kMixedSteps,
+  kQueueCounts,
+  kQueueSeconds,
+  kDecodeSteps,
+  kDecodeRows,
+  kPrefillSteps,
+  kPrefillRows,
 };
-static_assert(sizeof(EngineStats) == 344, "EngineStats has changed: give the new count a tag here");
+static_assert(sizeof(EngineStats) == 520, "EngineStats has changed: give the new count a tag here");
 
 }  // namespace
 
@@ -101,6 +109,13 @@ std::vector<std::byte> StateLayout::encode(const EngineState& state) {
   out.number(kPrefixHitTokens, stats.prefix.hit_tokens);
   out.number(kPrefixKeptBlocks, stats.prefix.kept_blocks);
   out.number(kMixedSteps, stats.mixed_steps);
+  const auto& waits = stats.queue.counts;
+  out.numbers(kQueueCounts, std::vector<uint64_t>(waits.begin(), waits.end()));
+  out.number(kQueueSeconds, stats.queue.seconds);
+  out.number(kDecodeSteps, stats.batch.decode_steps);
+  out.number(kDecodeRows, stats.batch.decode_rows);
+  out.number(kPrefillSteps, stats.batch.prefill_steps);
+  out.number(kPrefillRows, stats.batch.prefill_rows);
   return EngineHead::wrap(EngineMessage::state, out.take());
 }
 
@@ -109,6 +124,7 @@ Result<EngineState> StateLayout::decode(std::span<const std::byte> body) {
   EngineStats& stats = state.stats;
   uint8_t code = UINT8_MAX;
   std::string text;
+  std::vector<uint64_t> waits;
   const auto known = [&](const TaggedField& field) -> Result<bool> {
     switch (field.tag) {
       case kHealthCode:
@@ -189,6 +205,18 @@ Result<EngineState> StateLayout::decode(std::span<const std::byte> body) {
         return take(field, stats.prefix.kept_blocks);
       case kMixedSteps:
         return take(field, stats.mixed_steps);
+      case kQueueCounts:
+        return take(field, waits);
+      case kQueueSeconds:
+        return take(field, stats.queue.seconds);
+      case kDecodeSteps:
+        return take(field, stats.batch.decode_steps);
+      case kDecodeRows:
+        return take(field, stats.batch.decode_rows);
+      case kPrefillSteps:
+        return take(field, stats.batch.prefill_steps);
+      case kPrefillRows:
+        return take(field, stats.batch.prefill_rows);
       default:
         if (field.tag >= kDraftsAcceptedFirst && field.tag <= kDraftsAcceptedLast)
           return take(field, stats.speculation.accepted_at[field.tag - kDraftsAcceptedFirst]);
@@ -196,6 +224,8 @@ Result<EngineState> StateLayout::decode(std::span<const std::byte> body) {
     }
   };
   TANDEM_TRY(read_fields(body, "state", known));
+  // Of a release with other bounds: nothing can be said.
+  if (waits.size() == stats.queue.counts.size()) std::ranges::copy(waits, stats.queue.counts.begin());
   if (code != UINT8_MAX) state.health = make_error(code_of(code), std::move(text));
   return state;
 }

@@ -188,6 +188,9 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   state.stats.router_seconds = 0.25;
   state.stats.speculation = {2, 31, 21, {14, 6, 1}, 9, 0.125};
   state.stats.prefix = {1000, 600, 40};
+  state.stats.queue.observe(0.02);
+  state.stats.queue.observe(1000);
+  state.stats.batch = {1, 2, 3, 4};
   state.health = make_error(ErrorCode::unavailable, "FFN rank 1 at tcp://b:7000: connection closed");
   const auto message = StateLayout::encode(state);
   const auto head = EngineHead::parse(message);
@@ -207,6 +210,8 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   EXPECT_EQ(got->stats.router_seconds, 0.25);
   EXPECT_EQ(got->stats.speculation, state.stats.speculation);
   EXPECT_EQ(got->stats.prefix, state.stats.prefix);
+  EXPECT_EQ(got->stats.queue, state.stats.queue);
+  EXPECT_EQ(got->stats.batch, state.stats.batch);
   EXPECT_EQ(got->health.error().message, "FFN rank 1 at tcp://b:7000: connection closed");
 }
 

@@ -5,6 +5,7 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <cmath>
 #include <vector>
 
 namespace tandem {
@@ -32,6 +33,23 @@ MetricFamily single(const char* name, const char* help, MetricType type, double 
   return family;
 }
 
+MetricFamily queue_seconds(const QueueTimes& queue) {
+  MetricFamily family{"tandem_queue_seconds",
+                      "From a request's arrival at its attention rank to its first rows in a step",
+                      MetricType::Histogram,
+                      {}};
+  prometheus::ClientMetric metric;
+  prometheus::ClientMetric::Histogram& histogram = metric.histogram;
+  histogram.sample_sum = queue.seconds;
+  for (size_t i = 0; i < queue.counts.size(); ++i) {
+    histogram.sample_count += queue.counts[i];
+    const double bound = i < QueueTimes::kBounds.size() ? QueueTimes::kBounds[i] : INFINITY;
+    histogram.bucket.push_back({histogram.sample_count, bound});
+  }
+  family.metric.push_back(std::move(metric));
+  return family;
+}
+
 void append_engine(const Engine& engine, std::vector<MetricFamily>& out) {
   const EngineStats stats = engine.stats();
   const auto gauge = [&](const char* name, const char* help, double value) {
@@ -51,6 +69,7 @@ void append_engine(const Engine& engine, std::vector<MetricFamily>& out) {
           stats.prefix.queried_tokens);
   counter("tandem_prefix_cache_hit_tokens_total", "Of these, tokens found in the prefix cache",
           stats.prefix.hit_tokens);
+  out.push_back(queue_seconds(stats.queue));
   gauge("tandem_decode_lanes", "Decode lanes (micro-batches) in use", stats.decode_lanes);
   counter("tandem_engine_prompt_tokens_total", "Prompt tokens computed", stats.prompt_tokens);
   counter("tandem_engine_generated_tokens_total", "Tokens generated", stats.generated_tokens);
@@ -63,6 +82,11 @@ void append_engine(const Engine& engine, std::vector<MetricFamily>& out) {
   counter("tandem_engine_mixed_steps_total", "Steps of decode rows and prompts' rows together",
           stats.mixed_steps);
   counter("tandem_engine_step_seconds_total", "Time in steps", stats.step_seconds);
+  const BatchStats& batch = stats.batch;
+  counter("tandem_decode_steps_total", "Steps of decode lanes", batch.decode_steps);
+  counter("tandem_decode_rows_total", "Rows of these: sequences and their drafts", batch.decode_rows);
+  counter("tandem_prefill_steps_total", "Steps of prefill lanes", batch.prefill_steps);
+  counter("tandem_prefill_rows_total", "Rows of these: tokens of prompts", batch.prefill_rows);
   const ExecutionStats& execution = stats.execution;
   counter("tandem_eager_steps_total", "Steps that no captured program ran", execution.eager_steps);
   counter("tandem_graph_replays_total", "Decode steps that replayed a captured program",
