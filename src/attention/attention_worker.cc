@@ -1,5 +1,6 @@
 #include "attention/attention_worker.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -27,8 +28,6 @@ namespace {
 // How long the worker sleeps when nothing wakes it: the time in which it notices a peer that was lost while
 // idle.
 constexpr int kIdleMilliseconds = 100;
-
-const Error kOverdue{ErrorCode::deadline_exceeded, "the request's deadline has passed"};
 
 // FNV-1a over 32-bit words: enough to tell whether two runs had the same bits, and cheap beside a step. Four
 // chains, each over every fourth logit: one alone waits for its own multiplication, 0.2 ms for each token of
@@ -128,7 +127,7 @@ void AttentionWorker::Impl::take_inbox() {
     if (sampling.repetition_penalty != 1.0f) {
       for (int32_t token : sequence->tokens) ++sequence->history.prompt[token];
     }
-    first_deadline = std::min(first_deadline, sequence->request.deadline);
+    first_deadline = std::min(first_deadline, sequence->limit());
     scheduler.add(std::move(sequence));
   }
   for (RequestId id : cancelled) {
@@ -160,11 +159,29 @@ void AttentionWorker::Impl::end_overdue() {
   first_deadline = Instant::max();
   std::vector<Sequence*> overdue;
   scheduler.for_each([&](Sequence& sequence) {
-    const bool is_over = sequence.request.deadline <= at && !sequence.in_step;
+    const bool is_over = sequence.limit() <= at && !sequence.in_step;
     if (is_over) overdue.push_back(&sequence);
-    if (!is_over) first_deadline = std::min(first_deadline, sequence.request.deadline);
+    if (!is_over) first_deadline = std::min(first_deadline, sequence.limit());
   });
-  for (Sequence* sequence : overdue) finish(*sequence, FinishReason::error, kOverdue);
+  for (Sequence* sequence : overdue) finish_overdue(*sequence);
+}
+
+void AttentionWorker::Impl::finish_overdue(Sequence& sequence) {
+  {
+    const std::lock_guard lock(mutex);
+    ++stats.overdue;
+  }
+  const std::string seconds = fmt::format("{:.3g} s", seconds_since(sequence.arrived));
+  const Error error =
+      sequence.was_scheduled
+          ? Error{ErrorCode::deadline_exceeded,
+                  fmt::format("the request's time is over: it had {}, in which {} tokens were generated",
+                              seconds, sequence.generated())}
+          : Error{
+                ErrorCode::resource_exhausted,
+                fmt::format("the request has waited in the queue for {}, as long as it may: try again later",
+                            seconds)};
+  finish(sequence, FinishReason::error, error);
 }
 
 TokenBans AttentionWorker::Impl::bans_of(const SamplingParams& sampling, const AnswerForm& form,
@@ -214,7 +231,7 @@ int32_t AttentionWorker::Impl::sample(Sequence& sequence, std::span<const float>
              sequence.tokens.size() >= options.max_context_tokens) {
     finish(sequence, FinishReason::length, {});
   } else if (now() >= sequence.request.deadline) {
-    finish(sequence, FinishReason::error, kOverdue);
+    finish_overdue(sequence);
   } else {
     return token;
   }

@@ -137,6 +137,7 @@ struct AttentionWorker::Impl {
   void check_peer();
   // Ends requests whose deadline has passed, wherever they wait; those in a step when it ends.
   void end_overdue();
+  void finish_overdue(Sequence& sequence);
   // A sequence has rows in a step for the first time.
   void note_scheduled(Sequence& sequence);
   // Samples and delivers the next token. Below 0: the sequence has ended and is gone.
@@ -255,7 +256,7 @@ struct AttentionWorker::Impl {
   DraftPolicy drafts;
   std::vector<const Sequence*> gone;  // by the step that is being finished
   StepId next_step = 1;
-  Instant first_deadline = Instant::max();  // of all requests here
+  Instant first_deadline = Instant::max();  // of all requests here, or before
 
   // Shared with callers.
   GrammarCache grammars;

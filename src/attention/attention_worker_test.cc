@@ -240,22 +240,42 @@ TEST(AttentionWorker, ALongPromptDoesNotHoldDecodeUp) {
 }
 
 TEST(AttentionWorker, DeadlinesEndRequestsWhereverTheyWait) {
-  Served served({.max_num_seqs = 1, .max_context = 6000});
+  // The prompt's rows in steps of two: a deadline falls between them.
+  Served served({.num_blocks = 800, .max_num_seqs = 1, .max_num_batched_tokens = 2, .max_context = 6000});
   RequestId id = 0;
   const auto runs = served.submit(served.request(1, 10, 5000), &id);
   GenerationRequest late = served.request(2, 10, 5);
   late.deadline = now() + std::chrono::milliseconds(1);
   const Finish finish = served.submit(late)->wait();
   EXPECT_EQ(finish.reason, FinishReason::error);
-  EXPECT_EQ(finish.error.code, ErrorCode::deadline_exceeded);
+  EXPECT_EQ(finish.error.code, ErrorCode::resource_exhausted) << "it never left the queue";
+  EXPECT_TRUE(finish.error.message.starts_with("the request has waited in the queue for "))
+      << finish.error.message;
   EXPECT_EQ(finish.completion_tokens, 0u);
+  late.deadline = Instant::max();
+  late.queue_deadline = now() + std::chrono::milliseconds(1);
+  EXPECT_EQ(served.submit(late)->wait().error.code, ErrorCode::resource_exhausted);
   late = served.request(3, 10, 5000);
   late.deadline = now() + std::chrono::milliseconds(200);
-  late.priority = -1;  // takes the place
-  EXPECT_EQ(served.submit(late)->wait().error.code, ErrorCode::deadline_exceeded);
+  late.priority = -1;                                            // takes the place
+  late.queue_deadline = now() + std::chrono::milliseconds(150);  // kept: it has a place at once
+  const Finish ended = served.submit(late)->wait();
+  EXPECT_EQ(ended.error.code, ErrorCode::deadline_exceeded);
+  EXPECT_NE(ended.error.message.find(std::to_string(ended.completion_tokens) + " tokens were generated"),
+            std::string::npos)
+      << ended.error.message;
+  EXPECT_EQ(served.worker->stats().overdue, 3u);
+  EXPECT_EQ(served.worker->stats().failed, 3u);
   EXPECT_GE(served.worker->stats().preempted, 1u);
+  GenerationRequest reading = served.request(4, 5900, 5);
+  reading.deadline = now() + std::chrono::milliseconds(20);
+  reading.priority = -1;
+  const Finish read = served.submit(reading)->wait();
+  EXPECT_EQ(read.error.code, ErrorCode::deadline_exceeded);
+  EXPECT_EQ(read.completion_tokens, 0u);
   served.worker->cancel(id);
   EXPECT_EQ(runs->wait().reason, FinishReason::cancelled);
+  EXPECT_EQ(served.worker->stats().kv_blocks_used, 0u);
 }
 
 TEST(AttentionWorker, AFullQueueIsRefusedAndStoppingEndsWhatIsOpen) {

@@ -47,7 +47,11 @@ struct GenerationRequest {
   std::string id;               // for logs
   std::vector<int32_t> prompt;  // at least one token
   SamplingParams sampling;
+  // Ends the request (error: deadline_exceeded) wherever it is then.
   Instant deadline = Instant::max();
+  // By when it has rows in a step, or it ends (error: resource_exhausted). A deadline that passes before
+  // counts as this one.
+  Instant queue_deadline = Instant::max();
   bool hash_logits = false;          // Finish::logits_hash wanted
   int32_t priority = 0;              // lower ones go first, as in vLLM; equal ones by arrival
   bool bypass_prefix_cache = false;  // the whole prompt is computed (and stored for others)
@@ -161,6 +165,7 @@ struct EngineStats {
   uint64_t prompt_tokens = 0, generated_tokens = 0, steps = 0, finished = 0, cancelled = 0, failed = 0,
            preempted = 0;
   uint64_t mixed_steps = 0;   // of steps: those of decode rows and prompts' rows together
+  uint64_t overdue = 0;       // of the failed, those whose deadline had passed
   uint32_t decode_lanes = 1;  // in use now
   ExecutionStats execution;
   SpeculationStats speculation;

@@ -65,6 +65,10 @@ struct Sequence {
   bool in_step = false;       // a lane computes rows of it now: its state must not change
   bool is_cancelled = false;  // ends with its step
 
+  // When it ends if nothing else ends it before.
+  Instant limit() const {
+    return was_scheduled ? request.deadline : std::min(request.deadline, request.queue_deadline);
+  }
   // The order in which sequences are taken in and get blocks.
   bool comes_before(const Sequence& other) const {
     return request.priority != other.request.priority ? request.priority < other.request.priority

@@ -44,7 +44,8 @@ std::vector<Command> make_commands() {
       of_a_server.end(),
       {"serving.host", "serving.port", "serving.reasoning_parser", "serving.tool_call_parser",
        "serving.api_key", "serving.api_key_file", "serving.ssl_certfile", "serving.ssl_keyfile",
-       "serving.allowed_origins", "serving.max_body_bytes", "serving.drain_s", "up.once", "up.question"});
+       "serving.allowed_origins", "serving.max_body_bytes", "serving.request_timeout_s",
+       "serving.queue_timeout_s", "serving.drain_s", "up.once", "up.question"});
 
   std::vector<Command> table;
   table.push_back(

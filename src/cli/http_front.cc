@@ -78,9 +78,13 @@ std::string served_name(const Settings& settings) {
 }
 
 Result<ServedModel> read_model(const Settings& settings) {
-  return read_served_model(settings.model, served_name(settings),
-                           {.reasoning_parser = settings.serving.reasoning_parser,
-                            .tool_call_parser = settings.serving.tool_call_parser});
+  const ServingSettings& serving = settings.serving;
+  TANDEM_ASSIGN(ServedModel model, read_served_model(settings.model, served_name(settings),
+                                                     {.reasoning_parser = serving.reasoning_parser,
+                                                      .tool_call_parser = serving.tool_call_parser}));
+  model.request_timeout_s = serving.request_timeout_s;
+  model.queue_timeout_s = serving.queue_timeout_s;
+  return model;
 }
 
 void tell(const Settings& settings, const char* event, const std::string& url) {

@@ -262,6 +262,13 @@ OptionSet Settings::declare() {
            "all of them.");
   set.integer("serving.max_body_bytes", serving.max_body_bytes, 1024, 1073741824,
               "Largest body of a request; more is answered with 413.");
+  set.real(
+      "serving.request_timeout_s", serving.request_timeout_s, 0, 86400,
+      "Seconds from a request's arrival to its end, at most; requests may ask for less (timeout). Then it "
+      "is answered with 504. 0: any time.");
+  set.real("serving.queue_timeout_s", serving.queue_timeout_s, 0, 86400,
+           "Seconds that a request waits for its first step, at most; then it is answered with 429. 0: any "
+           "time.");
   set.integer("serving.drain_s", serving.drain_s, 0, 3600,
               "How long open replies may go on when the server is asked to stop, in seconds.");
 

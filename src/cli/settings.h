@@ -72,6 +72,7 @@ struct ServingSettings {
   std::string ssl_certfile, ssl_keyfile;
   std::vector<std::string> allowed_origins;
   int64_t max_body_bytes = 32 << 20;  // a prompt of a million tokens as JSON numbers is some 8 MB
+  double request_timeout_s = 0, queue_timeout_s = 0;  // 0: none
   int64_t drain_s = 10;
 };
 

@@ -75,6 +75,7 @@ std::string dumped(const nlohmann::ordered_json& body) {
 
 ApiError api_error(const Error& error) {
   ApiError result{.status = status_of(error.code), .message = error.message};
+  if (result.status == 504) result.code = "timeout";
   const size_t colon = error.message.find(": ");
   const std::string_view head = std::string_view(error.message).substr(0, colon);
   const bool is_field = colon != std::string::npos &&

@@ -181,6 +181,7 @@ EngineStats BalancedEngine::stats() const {
     sum.failed += stats.failed;
     sum.preempted += stats.preempted;
     sum.mixed_steps += stats.mixed_steps;
+    sum.overdue += stats.overdue;
     sum.ffn_submits += stats.ffn_submits;
     sum.execution.add(stats.execution);
     sum.speculation.add(stats.speculation);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <ctime>
 #include <utility>
 
@@ -89,6 +90,26 @@ std::optional<ApiError> free_the_reasoning(const ServedModel& model, bool reason
   return ApiError{.message =
                       "an answer of a given form behind reasoning needs </think> as a token, and the "
                       "tokenizer has none: switch reasoning off with chat_template_kwargs"};
+}
+
+// 0 seconds: never.
+Instant after(Instant received, double seconds) {
+  if (seconds == 0) return Instant::max();
+  return received + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+// "x-request-timeout: 2.5", for clients and proxies that do not write the body; 0 when it is absent.
+ApiResult<double> header_timeout(const HttpRequest& request) {
+  const std::string_view text = request.header("x-request-timeout");
+  double seconds = 0;
+  if (text.empty()) return seconds;
+  const auto [end, problem] = std::from_chars(text.begin(), text.end(), seconds);
+  if (problem == std::errc() && end == text.end() && seconds > 0 && seconds <= kMaxTimeoutSeconds)
+    return seconds;
+  return std::unexpected(ApiError{
+      .message = fmt::format("the header x-request-timeout is \"{}\"; it must be a number of seconds "
+                             "above 0 and at most {:g}",
+                             text, kMaxTimeoutSeconds)});
 }
 
 auto openai_listener(bool stream, std::shared_ptr<ResponseWriter> writer) {
@@ -251,6 +272,8 @@ void CompletionService::run_chat(const ServedModel& model, const HttpRequest& re
 
 void CompletionService::start(const ServedModel& model, const HttpRequest& request, Job job,
                               const std::shared_ptr<ResponseWriter>& writer) const {
+  const auto timeout = header_timeout(request);
+  if (!timeout) return writer->respond(refusal(timeout.error(), request.path, request.id));
   ReplyPlan plan;
   plan.head.chat = job.chat;
   plan.head.id = job.id_prefix + request.id;
@@ -281,6 +304,10 @@ void CompletionService::start(const ServedModel& model, const HttpRequest& reque
   text.sampling = std::move(sampling);
   text.priority = job.common.priority;
   text.cache_salt = std::move(job.common.cache_salt);
+  text.deadline = after(request.received, job.common.timeout_s.value_or(0));
+  text.deadline = std::min(text.deadline, after(request.received, model.request_timeout_s));
+  text.deadline = std::min(text.deadline, after(request.received, *timeout));
+  text.queue_deadline = after(request.received, model.queue_timeout_s);
   text.stops = std::move(job.common.stops);
   text.eos_token_ids = model.defaults.eos_token_ids;
   text.skip_special_tokens = job.common.skip_special_tokens;

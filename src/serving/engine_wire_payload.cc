@@ -42,11 +42,12 @@ enum RequestTag : uint16_t {
   kBypassPrefixCache,
   kPriority,
   kPromptLogprobs,
+  kQueueMicrosecondsLeft,
 };
 
 // What travels must be written down here: a new member would be lost between front and rank.
 // (Sizes with libstdc++ on 64-bit machines.)
-static_assert(sizeof(GenerationRequest) == 288,
+static_assert(sizeof(GenerationRequest) == 296,
               "GenerationRequest or SamplingParams has changed: give the new member a tag here");
 static_assert(sizeof(TokenEvent) == 40, "TokenEvent has changed: give the new member a place in its record");
 static_assert(sizeof(Finish) == 72, "Finish has changed: give the new member a place in its record");
@@ -110,10 +111,13 @@ std::vector<std::byte> RequestLayout::encode(const GenerationRequest& request, I
   out.number(kReasoningBegin, grammar.reasoning_begin, -1);
   out.number(kReasoningEnd, grammar.reasoning_end, -1);
   out.boolean(kInReasoning, grammar.in_reasoning);
-  if (request.deadline != Instant::max()) {
-    const auto left = std::chrono::duration_cast<std::chrono::microseconds>(request.deadline - at).count();
-    out.number<uint64_t>(kMicrosecondsLeft, static_cast<uint64_t>(std::max<int64_t>(left, 0)), UINT64_MAX);
-  }
+  const auto time_left = [&](uint16_t tag, Instant deadline) {
+    if (deadline == Instant::max()) return;
+    const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - at).count();
+    out.number<uint64_t>(tag, static_cast<uint64_t>(std::max<int64_t>(left, 0)), UINT64_MAX);
+  };
+  time_left(kMicrosecondsLeft, request.deadline);
+  time_left(kQueueMicrosecondsLeft, request.queue_deadline);
   out.boolean(kHashLogits, request.hash_logits);
   out.text(kCacheSalt, request.cache_salt);
   out.boolean(kBypassPrefixCache, request.bypass_prefix_cache);
@@ -126,7 +130,7 @@ Result<GenerationRequest> RequestLayout::decode(std::span<const std::byte> bytes
   SamplingParams& sampling = request.sampling;
   std::vector<int32_t> tokens;
   std::vector<float> biases;
-  uint64_t seed = 0, left = UINT64_MAX;
+  uint64_t seed = 0, left = UINT64_MAX, queue_left = UINT64_MAX;
   uint8_t grammar_kind = 0;
   const auto known = [&](const TaggedField& field) -> Result<bool> {
     switch (field.tag) {
@@ -173,6 +177,8 @@ Result<GenerationRequest> RequestLayout::decode(std::span<const std::byte> bytes
         return take(field, sampling.prompt_logprobs);
       case kMicrosecondsLeft:
         return take(field, left);
+      case kQueueMicrosecondsLeft:
+        return take(field, queue_left);
       case kHashLogits:
         return take(field, request.hash_logits);
       case kCacheSalt:
@@ -206,9 +212,10 @@ Result<GenerationRequest> RequestLayout::decode(std::span<const std::byte> bytes
   sampling.grammar.kind = static_cast<GrammarKind>(grammar_kind);
   for (size_t i = 0; i < tokens.size(); ++i) sampling.logit_bias.emplace_back(tokens[i], biases[i]);
   // A deadline that is further away than a clock can say is none.
-  if (left < static_cast<uint64_t>(
-                 std::chrono::duration_cast<std::chrono::microseconds>(Instant::max() - at).count()))
-    request.deadline = at + std::chrono::microseconds(left);
+  const auto most = static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(Instant::max() - at).count());
+  if (left < most) request.deadline = at + std::chrono::microseconds(left);
+  if (queue_left < most) request.queue_deadline = at + std::chrono::microseconds(queue_left);
   return request;
 }
 

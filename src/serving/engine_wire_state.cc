@@ -55,8 +55,9 @@ enum StateTag : uint16_t {
   kDecodeRows,
   kPrefillSteps,
   kPrefillRows,
+  kOverdue,
 };
-static_assert(sizeof(EngineStats) == 520, "EngineStats has changed: give the new count a tag here");
+static_assert(sizeof(EngineStats) == 528, "EngineStats has changed: give the new count a tag here");
 
 }  // namespace
 
@@ -79,6 +80,7 @@ std::vector<std::byte> StateLayout::encode(const EngineState& state) {
   out.number(kCancelled, stats.cancelled);
   out.number(kFailed, stats.failed);
   out.number(kPreempted, stats.preempted);
+  out.number(kOverdue, stats.overdue);
   out.number(kFfnSubmits, stats.ffn_submits);
   out.number(kFfnWaitSeconds, stats.ffn_wait_seconds);
   out.number(kStepSeconds, stats.step_seconds);
@@ -153,6 +155,8 @@ Result<EngineState> StateLayout::decode(std::span<const std::byte> body) {
         return take(field, stats.failed);
       case kPreempted:
         return take(field, stats.preempted);
+      case kOverdue:
+        return take(field, stats.overdue);
       case kFfnSubmits:
         return take(field, stats.ffn_submits);
       case kFfnWaitSeconds:

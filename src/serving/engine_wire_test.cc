@@ -34,6 +34,7 @@ GenerationRequest full_request() {
   sampling.top_logprobs = 0;
   sampling.prompt_logprobs = 5;
   request.deadline = now() + std::chrono::hours(1);
+  request.queue_deadline = now() + std::chrono::minutes(1);
   request.hash_logits = true;
   request.bypass_prefix_cache = true;
   request.priority = -3;
@@ -73,6 +74,9 @@ TEST(EngineWire, ARequestArrivesAsItWasSent) {
   // The time that is left travels, not the instant: the receiver's clock is ten seconds ahead here.
   const auto shift = std::chrono::abs(got->deadline - sent.deadline - std::chrono::seconds(10));
   EXPECT_LT(shift, std::chrono::milliseconds(1));
+  const auto queue_shift =
+      std::chrono::abs(got->queue_deadline - sent.queue_deadline - std::chrono::seconds(10));
+  EXPECT_LT(queue_shift, std::chrono::milliseconds(1));
 }
 
 TEST(EngineWire, DefaultsStayDefaults) {
@@ -84,6 +88,7 @@ TEST(EngineWire, DefaultsStayDefaults) {
   ASSERT_TRUE(got);
   EXPECT_FALSE(got->sampling.seed.has_value());
   EXPECT_EQ(got->deadline, Instant::max());
+  EXPECT_EQ(got->queue_deadline, Instant::max());
   EXPECT_EQ(got->sampling.top_logprobs, -1);
 }
 
@@ -191,6 +196,7 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   state.stats.queue.observe(0.02);
   state.stats.queue.observe(1000);
   state.stats.batch = {1, 2, 3, 4};
+  state.stats.overdue = 5;
   state.health = make_error(ErrorCode::unavailable, "FFN rank 1 at tcp://b:7000: connection closed");
   const auto message = StateLayout::encode(state);
   const auto head = EngineHead::parse(message);
@@ -212,6 +218,7 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   EXPECT_EQ(got->stats.prefix, state.stats.prefix);
   EXPECT_EQ(got->stats.queue, state.stats.queue);
   EXPECT_EQ(got->stats.batch, state.stats.batch);
+  EXPECT_EQ(got->stats.overdue, 5u);
   EXPECT_EQ(got->health.error().message, "FFN rank 1 at tcp://b:7000: connection closed");
 }
 

@@ -216,6 +216,7 @@ void read_answer_part(FieldReader& fields, ChatRequest& out) {
   sampling.max_tokens = static_cast<uint32_t>(max_tokens.value_or(1));
   out.common.max_tokens_given = true;
   read_stops(fields, "stop_sequences", out.common);
+  read_timeout(fields, out.common);
   out.common.stream = fields.boolean("stream").value_or(false);
   fields.only("service_tier", {"\"auto\"", "\"standard_only\""}, "there is one tier here: leave it out");
   fields.refuse("inference_geo", "answers are made where this server runs");

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "serving/chat/chat_message.h"
 
 namespace tandem {
+
+constexpr double kMaxTimeoutSeconds = 86400;  // a day: longer than any answer, and far from a clock's end
 
 // What a request is checked against.
 struct RequestContext {
@@ -35,6 +38,7 @@ struct CommonRequest {
   bool skip_special_tokens = true;
   int32_t priority = 0;    // lower ones are served first
   std::string cache_salt;  // beginnings of prompts are shared with requests of the same salt; may be empty
+  std::optional<double> timeout_s;  // from the request's arrival to the end of its last answer
 };
 
 struct PromptInput {

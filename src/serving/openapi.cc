@@ -43,7 +43,9 @@ void add_errors(Json& replies, const char* schema, bool may_generate) {
   replies["400"] = reply("what is wrong, by name", "application/json", error);
   replies["404"] = reply("another model than the one served", "application/json", error);
   replies["413"] = reply("the body is too large", "application/json", error);
-  replies["429"] = reply("the queue is full", "application/json", error);
+  replies["429"] =
+      reply("the queue is full, or the request waited too long in it", "application/json", error);
+  replies["504"] = reply("the request's time is over", "application/json", error);
 }
 
 Json post(const char* summary, const char* request, const char* result, const char* error, bool streams) {

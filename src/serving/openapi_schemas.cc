@@ -25,6 +25,7 @@ const char* const kCommonFields = R"json({
   "spaces_between_special_tokens": {"enum": [true, null]},
   "priority": {"type": ["integer", "null"], "minimum": -2147483647, "maximum": 2147483647},
   "cache_salt": {"type": ["string", "null"], "minLength": 1, "maxLength": 256},
+  "timeout": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 86400, "description": "seconds"},
   "stream": {"type": ["boolean", "null"]},
   "stream_options": {"type": ["object", "null"], "additionalProperties": false,
                      "properties": {"include_usage": {"type": ["boolean", "null"]},
@@ -90,6 +91,7 @@ const char* const kResponsesFields = R"json({
   "top_logprobs": {"type": ["integer", "null"], "minimum": 0, "maximum": 20},
   "include": {"type": ["array", "null"], "items": {"enum": ["message.output_text.logprobs",
                                                             "reasoning.encrypted_content"]}},
+  "timeout": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 86400, "description": "seconds"},
   "stream": {"type": ["boolean", "null"]},
   "stream_options": {"type": ["object", "null"]},
   "text": {"type": ["object", "null"], "additionalProperties": false, "properties": {
@@ -142,6 +144,7 @@ const char* const kMessagesAnswerFields = R"json({
   "top_k": {"type": ["integer", "null"], "minimum": 0, "maximum": 2147483647},
   "seed": {"type": ["integer", "null"], "minimum": -9223372036854775808, "maximum": 9223372036854775807},
   "stop_sequences": {"type": ["array", "null"], "maxItems": 16, "items": {"type": "string", "minLength": 1}},
+  "timeout": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 86400, "description": "seconds"},
   "stream": {"type": ["boolean", "null"]},
   "service_tier": {"enum": ["auto", "standard_only", null]}
 })json";

@@ -173,6 +173,12 @@ void read_stops(FieldReader& fields, std::string_view name, CommonRequest& out) 
   }
 }
 
+void read_timeout(FieldReader& fields, CommonRequest& out) {
+  out.timeout_s = fields.number("timeout", 0, kMaxTimeoutSeconds);
+  if (out.timeout_s == 0.0)
+    fields.fail("timeout", "timeout is 0; it must be above 0 seconds: leave it out for none");
+}
+
 std::optional<ApiError> check_model(FieldReader& fields, const RequestContext& context) {
   const auto model = fields.text("model");
   if (!fields.ok()) return fields.take_error();
@@ -220,6 +226,7 @@ void read_common(FieldReader& fields, std::string_view body, const RequestContex
   read_stop_token_ids(fields, context, out);
   read_logit_bias(fields, context, out);
   read_stream(fields, out);
+  read_timeout(fields, out);
   if (const auto value = fields.integer("prompt_logprobs", 0, kMaxPromptLogprobs)) {
     out.sampling.prompt_logprobs = static_cast<int32_t>(*value);
     if (out.stream) {

@@ -19,6 +19,8 @@ void read_common(FieldReader& fields, std::string_view body, const RequestContex
                  int64_t least_max_tokens, CommonRequest& out);
 // Stop strings: one, or a list, under `name`.
 void read_stops(FieldReader& fields, std::string_view name, CommonRequest& out);
+// "timeout", in seconds.
+void read_timeout(FieldReader& fields, CommonRequest& out);
 // A token id; anything else fails under `name`, naming the value.
 std::optional<int32_t> read_token_id(FieldReader& fields, std::string_view name, const nlohmann::json& value,
                                      const RequestContext& context);

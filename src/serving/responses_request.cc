@@ -142,6 +142,7 @@ void read_answer_part(FieldReader& fields, ChatRequest& out) {
   if (const auto value = fields.number("temperature", 0, 2))
     sampling.temperature = static_cast<float>(*value);
   if (const auto value = fields.number("top_p", 0, 1)) sampling.top_p = static_cast<float>(*value);
+  read_timeout(fields, out.common);
   if (const auto value = fields.integer("seed", INT64_MIN, INT64_MAX))
     sampling.seed = static_cast<uint64_t>(*value);
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();

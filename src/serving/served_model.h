@@ -29,6 +29,8 @@ struct ServedModel {
   Engine* engine = nullptr;  // outlives the server
   std::shared_ptr<const Tokenizer> tokenizer;
   GenerationDefaults defaults;
+  double request_timeout_s = 0;        // most that a request may ask for, and what it has without; 0: none
+  double queue_timeout_s = 0;          // how long it may wait for its first step; 0: any time
   ChatRenderer render_chat;            // empty: the checkpoint has no template, and chat is refused by name
   ChatFeatures chat_features;          // of its prompt format
   OutputFormat output_format;          // of its answers

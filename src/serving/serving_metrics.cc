@@ -77,6 +77,7 @@ void append_engine(const Engine& engine, std::vector<MetricFamily>& out) {
   counter("tandem_engine_finished_total", "Sequences ended by stop or length", stats.finished);
   counter("tandem_engine_cancelled_total", "Sequences cancelled", stats.cancelled);
   counter("tandem_engine_failed_total", "Sequences ended by an error", stats.failed);
+  counter("tandem_engine_overdue_total", "Of the failed, sequences whose time was over", stats.overdue);
   counter("tandem_engine_preempted_total", "Sequences put back into the queue for lack of KV blocks",
           stats.preempted);
   counter("tandem_engine_mixed_steps_total", "Steps of decode rows and prompts' rows together",

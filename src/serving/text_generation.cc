@@ -104,6 +104,8 @@ bool TextGeneration::submit_answer(uint32_t index) {
   if (!scores_prompt(index)) request.sampling.prompt_logprobs = -1;
   request.priority = request_.priority;
   request.cache_salt = request_.cache_salt;
+  request.deadline = request_.deadline;
+  request.queue_deadline = request_.queue_deadline;
   // What the context has room for; a prompt that leaves none is the engine's to refuse.
   const uint32_t context = use_.engine->limits().max_context_tokens;
   const auto room =

@@ -24,7 +24,8 @@ struct TextRequest {
   uint32_t n = 1;           // answers of each prompt: answer p·n + j is the j-th of prompt p
   SamplingParams sampling;  // `stream` is set here: j
   int32_t priority = 0;
-  std::string cache_salt;  // GenerationRequest::cache_salt
+  std::string cache_salt;                                              // GenerationRequest::cache_salt
+  Instant deadline = Instant::max(), queue_deadline = Instant::max();  // of each answer
   std::vector<std::string> stops;
   std::vector<int32_t> eos_token_ids;  // their text is not part of an answer
   bool skip_special_tokens = true;
