@@ -25,12 +25,17 @@ void allow(int32_t token, std::vector<uint64_t>& mask) {
 
 AnswerForm::AnswerForm(std::shared_ptr<TokenGrammar> grammar, const GrammarSpec& spec)
     : grammar_(std::move(grammar)),
-      state_(grammar_->start()),
+      state_(grammar_ == nullptr ? TokenGrammar::kDead : grammar_->start()),
       reasoning_begin_(spec.reasoning_begin),
       reasoning_end_(spec.reasoning_end),
+      budget_(spec.reasoning_budget),
       stage_(spec.in_reasoning ? Stage::reasoning : Stage::start) {}
 
 void AnswerForm::allowed(std::span<const int32_t> ends, std::vector<uint64_t>& mask) const {
+  if (stage_ == Stage::reasoning) {  // its budget is used
+    mask.clear();
+    return allow(reasoning_end_, mask);
+  }
   if (state_ == TokenGrammar::kDead) return mask.assign(grammar_->mask_words(), 0);
   mask.resize(grammar_->mask_words());
   grammar_->allowed(state_, mask);
@@ -40,16 +45,21 @@ void AnswerForm::allowed(std::span<const int32_t> ends, std::vector<uint64_t>& m
 }
 
 void AnswerForm::advance(int32_t token) {
-  if (grammar_ == nullptr) return;
   if (stage_ == Stage::reasoning) {
-    if (token == reasoning_end_) stage_ = Stage::text;
+    if (token == reasoning_end_) {
+      stage_ = Stage::text;
+    } else if (budget_ > 0 && budget_ != UINT32_MAX) {
+      --budget_;
+    }
     return;
   }
   if (stage_ == Stage::start && token == reasoning_begin_ && token >= 0) {
     stage_ = Stage::reasoning;
-    state_ = grammar_->start();  // breaks before it were none of the form's
+    if (grammar_ != nullptr) state_ = grammar_->start();  // breaks before it were none of the form's
     return;
   }
+  // Without a form reasoning has its budget wherever it begins.
+  if (grammar_ == nullptr) return;
   // GLM-4.5 breaks the line before it begins to reason.
   if (stage_ != Stage::start || reasoning_begin_ < 0 || !grammar_->is_line_breaks(token))
     stage_ = Stage::text;
@@ -57,7 +67,7 @@ void AnswerForm::advance(int32_t token) {
 }
 
 Result<AnswerForm> GrammarCache::form(const GrammarSpec& spec) {
-  if (spec.empty()) return AnswerForm();
+  if (spec.empty()) return spec.has_budget() ? AnswerForm(nullptr, spec) : AnswerForm();
   const std::lock_guard lock(mutex_);
   if (vocabulary_ == nullptr) {
     if (!load_) {

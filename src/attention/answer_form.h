@@ -1,5 +1,5 @@
-// AnswerForm: the grammar of one answer, and where the answer stands in it. A value: a copy can try tokens
-// that are not sure yet (drafts). One thread at a time.
+// AnswerForm: the grammar of one answer, how much it may reason before, and where it stands in both. A value:
+// a copy can try tokens that are not sure yet (drafts). One thread at a time.
 //
 // GrammarCache: grammars that requests have asked for, compiled. Any thread.
 #pragma once
@@ -20,18 +20,23 @@ namespace tandem {
 
 class AnswerForm {
  public:
-  AnswerForm() = default;  // no grammar: everything is allowed
+  AnswerForm() = default;  // everything is allowed
+  // `grammar`: null for none.
   AnswerForm(std::shared_ptr<TokenGrammar> grammar, const GrammarSpec& spec);
 
-  // Whether any token may come next: there is no grammar, or reasoning comes before it.
-  bool is_free() const { return grammar_ == nullptr || stage_ == Stage::reasoning; }
+  // Whether any token may come next: there is no grammar, or reasoning comes before it and has budget left.
+  bool is_free() const {
+    return stage_ == Stage::reasoning ? budget_ > 0 || reasoning_end_ < 0 : grammar_ == nullptr;
+  }
   // The tokens that may come next, as TokenBans::allowed; `ends` are among them where the text may end. Only
   // when not free.
   void allowed(std::span<const int32_t> ends, std::vector<uint64_t>& mask) const;
   // A token has been chosen that does not end the answer.
   void advance(int32_t token);
   // The text is complete and nothing can follow it.
-  bool must_end() const { return !is_free() && grammar_->must_end(state_); }
+  bool must_end() const {
+    return stage_ != Stage::reasoning && grammar_ != nullptr && grammar_->must_end(state_);
+  }
 
  private:
   enum class Stage : uint8_t { start, reasoning, text };
@@ -39,6 +44,7 @@ class AnswerForm {
   std::shared_ptr<TokenGrammar> grammar_;
   TokenGrammar::State state_ = TokenGrammar::kDead;
   int32_t reasoning_begin_ = -1, reasoning_end_ = -1;
+  uint32_t budget_ = UINT32_MAX;  // tokens of reasoning that are left
   Stage stage_ = Stage::start;
 };
 

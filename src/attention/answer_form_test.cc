@@ -95,6 +95,44 @@ TEST(AnswerForm, ReasoningMayComeBehindLineBreaks) {
   EXPECT_EQ(allowed(never), "\na");
 }
 
+TEST(AnswerForm, ReasoningEndsWhenItsBudgetIsUsed) {
+  GrammarCache cache(bytes_as_tokens);
+  GrammarSpec spec{.reasoning_begin = kThink, .reasoning_end = kThought, .reasoning_budget = 2};
+  for (const bool has_form : {false, true}) {
+    if (has_form) spec = {GrammarKind::choice, R"(["yes"])", kThink, kThought, false, 2};
+    for (const bool in_reasoning : {false, true}) {
+      spec.in_reasoning = in_reasoning;
+      AnswerForm form = *cache.form(spec);
+      if (!in_reasoning) {
+        EXPECT_EQ(form.is_free(), !has_form);
+        form.advance(kThink);
+      }
+      form.advance('a');
+      EXPECT_TRUE(form.is_free());
+      AnswerForm short_one = form;
+      form.advance('b');
+      EXPECT_FALSE(form.is_free());
+      EXPECT_FALSE(form.must_end());
+      EXPECT_EQ(allowed(form), "<258>") << "neither more reasoning nor an end";
+      for (AnswerForm* each : {&form, &short_one}) {
+        each->advance(kThought);
+        EXPECT_EQ(each->is_free(), !has_form);
+        if (has_form) {
+          EXPECT_EQ(allowed(*each), "y");
+        }
+      }
+    }
+  }
+  spec = {.reasoning_begin = kThink, .reasoning_end = kThought, .reasoning_budget = 0};
+  AnswerForm none = *cache.form(spec);
+  none.advance(kThink);
+  EXPECT_EQ(allowed(none), "<258>");
+  AnswerForm plain = *cache.form(spec);
+  for (int i = 0; i < 5; ++i) plain.advance('a');  // an answer that does not reason
+  EXPECT_TRUE(plain.is_free());
+  EXPECT_FALSE(plain.must_end());
+}
+
 TEST(GrammarCache, RefusesWithoutAVocabularyAndPassesErrorsOn) {
   GrammarCache none(nullptr);
   EXPECT_TRUE(none.form({})->is_free());

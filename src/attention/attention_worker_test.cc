@@ -113,6 +113,35 @@ TEST(AttentionWorker, EveryRequestWaitsOnceAndEveryRowIsCounted) {
             stats.prompt_tokens + stats.generated_tokens - 12);
 }
 
+TEST(AttentionWorker, ReasoningEndsWithItsBudget) {
+  Served plain;
+  Prophet prophet(0.7, 3);
+  GenerationRequest request = plain.request(5, 10, 30);
+  const auto free = plain.submit(request);
+  free->wait();
+  // A token that the model does not say by itself.
+  int32_t end = 0;
+  while (std::ranges::count(free->tokens(), end) > 0) ++end;
+  GrammarSpec& spec = request.sampling.grammar;
+  spec = {.reasoning_end = end, .in_reasoning = true, .reasoning_budget = 7};
+  const auto bounded = plain.submit(request);
+  EXPECT_EQ(bounded->wait().completion_tokens, 30u);
+  const std::vector<int32_t> said = bounded->tokens();
+  EXPECT_TRUE(std::equal(said.begin(), said.begin() + 7, free->tokens().begin()));
+  EXPECT_EQ(said[7], end);
+  prophet.learn(request.prompt, said);
+  Served drafting({.speculation = {3, false}, .drafter = &prophet});
+  const auto drafted = drafting.submit(request);
+  drafted->wait();
+  EXPECT_EQ(drafted->tokens(), said);
+  EXPECT_GT(drafting.worker->stats().speculation.accepted, 0u);
+  spec.in_reasoning = false;  // an answer that does not reason
+  spec.reasoning_begin = end;
+  const auto without = plain.submit(request);
+  without->wait();
+  EXPECT_EQ(without->tokens(), free->tokens());
+}
+
 TEST(AttentionWorker, BadRequestsAreRefusedByName) {
   Served served;
   GenerationRequest request = served.request(1, 4, 4);

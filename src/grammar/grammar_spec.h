@@ -28,8 +28,11 @@ struct GrammarSpec {
   // -1: the model has none.
   int32_t reasoning_begin = -1, reasoning_end = -1;
   bool in_reasoning = false;  // the prompt ended inside it
+  // Tokens of reasoning after which only reasoning_end may follow, whether there is a form or not.
+  uint32_t reasoning_budget = UINT32_MAX;
 
   bool empty() const { return kind == GrammarKind::none; }
+  bool has_budget() const { return reasoning_budget != UINT32_MAX && reasoning_end >= 0; }
   bool operator==(const GrammarSpec&) const = default;
 };
 

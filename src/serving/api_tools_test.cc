@@ -189,5 +189,24 @@ TEST_F(ApiToolsTest, TemplateWithoutToolsRefuses) {
   EXPECT_EQ(last["param"], "messages[0].role");
 }
 
+TEST_F(ApiToolsTest, BudgetsOfReasoningReachTheEngine) {
+  start_v4("a</think>b");
+  chat(thinking({{"thinking_token_budget", 3}}));
+  GrammarSpec spec = engine_->requests().back().sampling.grammar;
+  EXPECT_TRUE(spec.empty() && spec.has_budget() && spec.in_reasoning);
+  EXPECT_EQ(spec.reasoning_budget, 3u);
+  EXPECT_EQ(spec.reasoning_end, tokenizer_->id_of("</think>"));
+  const json message = {{"model", "org/test-model"},
+                        {"max_tokens", 20},
+                        {"messages", {{{"role", "user"}, {"content", "hi"}}}},
+                        {"thinking", {{"type", "enabled"}, {"budget_tokens", 7}}}};
+  EXPECT_EQ(post("/v1/messages", message).status, 200);
+  spec = engine_->requests().back().sampling.grammar;
+  EXPECT_EQ(spec.reasoning_budget, 7u);
+  EXPECT_TRUE(spec.in_reasoning);
+  chat(thinking());
+  EXPECT_FALSE(engine_->requests().back().sampling.grammar.has_budget());
+}
+
 }  // namespace
 }  // namespace tandem

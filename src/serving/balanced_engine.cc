@@ -119,7 +119,11 @@ const EngineLimits& BalancedEngine::limits() const {
 Result<RequestId> BalancedEngine::submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) {
   TANDEM_TRY(check_request(request, impl_->limits));  // the same on every rank
   const size_t count = impl_->ranks.size();
-  const std::vector<uint64_t> hashes = prefix_hashes(request.prompt);
+  const std::vector<uint64_t> hashes = prefix_hashes(request.prompt, request.cache_salt);
+  // What is computed anew wherever it goes is drawn nowhere.
+  const bool reads = !request.bypass_prefix_cache && request.sampling.prompt_logprobs < 0;
+  const std::span<const uint64_t> sought =
+      reads ? std::span<const uint64_t>(hashes) : std::span<const uint64_t>();
   std::vector<bool> refused(count, false);
   bool any_full = false;
   while (true) {
@@ -129,7 +133,7 @@ Result<RequestId> BalancedEngine::submit(GenerationRequest request, std::shared_
       const std::lock_guard lock(impl_->mutex);
       std::vector<RankLoad> loads;
       for (size_t i = 0; i < count; ++i) {
-        loads.push_back(impl_->load(i, hashes));
+        loads.push_back(impl_->load(i, sought));
         any_full = any_full || (loads[i].ready && loads[i].queue_full);
         if (refused[i]) loads[i].ready = false;
       }

@@ -187,6 +187,8 @@ ApiResult<ChatRequest> parse_chat_request(std::string_view body, const RequestCo
   if (logprobs) out.common.sampling.top_logprobs = static_cast<int32_t>(top.value_or(0));
   out.input.add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true);
   read_template_variables(fields, context.chat, out.input.kwargs_json);
+  if (const auto budget = fields.integer("thinking_token_budget", 0, std::numeric_limits<int32_t>::max()))
+    out.common.sampling.grammar.reasoning_budget = static_cast<uint32_t>(*budget);
   refuse_what_chat_lacks(fields);
   if (!fields.finish()) return std::unexpected(fields.take_error());
   return out;

@@ -43,6 +43,7 @@ enum RequestTag : uint16_t {
   kPriority,
   kPromptLogprobs,
   kQueueMicrosecondsLeft,
+  kReasoningBudget,
 };
 
 // What travels must be written down here: a new member would be lost between front and rank.
@@ -111,6 +112,7 @@ std::vector<std::byte> RequestLayout::encode(const GenerationRequest& request, I
   out.number(kReasoningBegin, grammar.reasoning_begin, -1);
   out.number(kReasoningEnd, grammar.reasoning_end, -1);
   out.boolean(kInReasoning, grammar.in_reasoning);
+  out.number(kReasoningBudget, grammar.reasoning_budget, UINT32_MAX);
   const auto time_left = [&](uint16_t tag, Instant deadline) {
     if (deadline == Instant::max()) return;
     const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - at).count();
@@ -197,6 +199,8 @@ Result<GenerationRequest> RequestLayout::decode(std::span<const std::byte> bytes
         return take(field, sampling.grammar.reasoning_end);
       case kInReasoning:
         return take(field, sampling.grammar.in_reasoning);
+      case kReasoningBudget:
+        return take(field, sampling.grammar.reasoning_budget);
       default:
         return false;
     }

@@ -26,7 +26,8 @@ GenerationRequest full_request() {
                       .text = "a+",
                       .reasoning_begin = 3,
                       .reasoning_end = 4,
-                      .in_reasoning = true};
+                      .in_reasoning = true,
+                      .reasoning_budget = 1024};
   sampling.max_tokens = 99;
   sampling.min_tokens = 4;
   sampling.stop_token_ids = {2, 5};

@@ -107,7 +107,9 @@ void read_message_tools(FieldReader& fields, const ordered_json& written, const 
 }
 
 // Thinking is a variable of the template, where it has one.
-void read_thinking(FieldReader& fields, const ChatFeatures& features, json& variables) {
+// `max_tokens`: of reasoning and text together; 0 where nothing is answered.
+void read_thinking(FieldReader& fields, const ChatFeatures& features, uint32_t max_tokens, json& variables,
+                   GrammarSpec& grammar) {
   const json* value = fields.take("thinking");
   if (value == nullptr) return;
   if (!value->is_object()) {
@@ -120,8 +122,8 @@ void read_thinking(FieldReader& fields, const ChatFeatures& features, json& vari
     thinking.fail("type", fmt::format("thinking.type is {}; it must be enabled, adaptive or disabled",
                                       type.empty() ? "missing" : shown(json(type))));
   }
-  // A wish: max_tokens is what bounds reasoning and text together.
-  (void)thinking.integer("budget_tokens", 1, std::numeric_limits<int32_t>::max());
+  const auto budget = thinking.integer("budget_tokens", 1, std::numeric_limits<int32_t>::max());
+  if (budget && wanted) grammar.reasoning_budget = static_cast<uint32_t>(*budget);
   thinking.only("display", {"\"summarized\""}, "reasoning is given as it is: leave it out");
   if (!features.thinking_switch.empty()) {
     if (!variables.contains(features.thinking_switch)) variables[features.thinking_switch] = wanted;
@@ -132,6 +134,12 @@ void read_thinking(FieldReader& fields, const ChatFeatures& features, json& vari
     thinking.fail("type",
                   "thinking.type is \"disabled\", and this model's chat template has no switch for it: "
                   "leave it out");
+  }
+  if (budget && max_tokens > 0 && static_cast<uint64_t>(*budget) >= max_tokens) {
+    thinking.fail("budget_tokens",
+                  fmt::format("thinking.budget_tokens is {}; it must be below max_tokens, which "
+                              "is {}: the text comes out of it too",
+                              *budget, max_tokens));
   }
   fail_with(fields, "thinking", thinking);
 }
@@ -186,7 +194,8 @@ void read_prompt_part(FieldReader& fields, const ordered_json& written, const Re
                       ChatRequest& out) {
   json variables = json::object();
   read_variables(fields, variables);
-  read_thinking(fields, context.chat, variables);
+  const uint32_t max_tokens = out.common.max_tokens_given ? out.common.sampling.max_tokens : 0;
+  read_thinking(fields, context.chat, max_tokens, variables, out.common.sampling.grammar);
   read_output_config(fields, written, context.chat, variables, out.common.sampling.grammar);
   out.input.kwargs_json = variables.dump();
   read_message_tools(fields, written, context.chat, out);

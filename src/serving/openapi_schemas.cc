@@ -78,6 +78,7 @@ const char* const kChatFields = R"json({
   "add_generation_prompt": {"type": ["boolean", "null"]},
   "chat_template_kwargs": {"type": ["object", "null"]},
   "reasoning_effort": {"type": ["string", "null"]},
+  "thinking_token_budget": {"type": ["integer", "null"], "minimum": 0, "maximum": 2147483647},
   "function_call": {"enum": ["none", "auto", null]},
   "modalities": {"enum": [["text"], null]}
 })json";

@@ -30,12 +30,14 @@ std::optional<size_t> choose_rank(std::span<const RankLoad> ranks) {
   return best;
 }
 
-std::vector<uint64_t> prefix_hashes(std::span<const int32_t> prompt) {
+std::vector<uint64_t> prefix_hashes(std::span<const int32_t> prompt, std::string_view salt) {
   std::vector<uint64_t> hashes;
   hashes.reserve(prompt.size() / kPrefixBlockTokens);
   uint64_t hash = 14695981039346656037u;  // FNV-1a over 32-bit words
+  const auto add = [&hash](uint32_t word) { hash = (hash ^ word) * 1099511628211u; };
+  for (const char byte : salt) add(0x100u + static_cast<unsigned char>(byte));
   for (size_t i = 0; i < prompt.size(); ++i) {
-    hash = (hash ^ static_cast<uint32_t>(prompt[i])) * 1099511628211u;
+    add(static_cast<uint32_t>(prompt[i]));
     if ((i + 1) % kPrefixBlockTokens == 0) hashes.push_back(hash);
   }
   return hashes;

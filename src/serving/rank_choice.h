@@ -16,6 +16,7 @@
 #include <deque>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -41,8 +42,8 @@ std::optional<size_t> choose_rank(std::span<const RankLoad> ranks);
 inline constexpr size_t kPrefixBlockTokens = 64;
 
 // Hashes of the first 64, 128, ... tokens of a prompt, whole blocks only. Two prompts share a hash when they
-// share that prefix (or collide, which costs a less good choice).
-std::vector<uint64_t> prefix_hashes(std::span<const int32_t> prompt);
+// share that prefix and the salt (or collide, which costs a less good choice).
+std::vector<uint64_t> prefix_hashes(std::span<const int32_t> prompt, std::string_view salt = {});
 
 // The prefixes that a rank has seen lately; the oldest are forgotten.
 class PrefixIndex {

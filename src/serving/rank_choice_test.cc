@@ -92,5 +92,19 @@ TEST(PrefixIndex, FindsTheLongestAndForgetsTheOldest) {
   EXPECT_EQ(index.longest(b), 0u);
 }
 
+TEST(RankChoice, PrefixesOfAnotherSaltAreOthers) {
+  std::vector<int32_t> prompt(128, 7);
+  EXPECT_EQ(prefix_hashes(prompt, ""), prefix_hashes(prompt));
+  EXPECT_EQ(prefix_hashes(prompt, "a"), prefix_hashes(prompt, "a"));
+  PrefixIndex index;
+  index.add(prefix_hashes(prompt, "a"));
+  EXPECT_EQ(index.longest(prefix_hashes(prompt, "a")), 128u);
+  EXPECT_EQ(index.longest(prefix_hashes(prompt, "b")), 0u);
+  EXPECT_EQ(index.longest(prefix_hashes(prompt)), 0u);
+  // A salt is no token.
+  prompt.front() = 'a';
+  EXPECT_NE(prefix_hashes(std::span(prompt).subspan(1), "a"), prefix_hashes(prompt));
+}
+
 }  // namespace
 }  // namespace tandem

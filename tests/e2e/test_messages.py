@@ -207,6 +207,12 @@ def test_refused_of_this_model(arith):
     assert "no place for tools" in caught.value.message
 
 
+def test_a_budget_leaves_room_for_the_text(scripted):
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        scripted.messages.create(model="scripted", max_tokens=1024, messages=user("a"), thinking={"type": "enabled", "budget_tokens": 1024})
+    assert "thinking.budget_tokens is 1024; it must be below max_tokens, which is 1024" in caught.value.message
+
+
 def test_errors_have_their_types(arith, server):
     with pytest.raises(anthropic.NotFoundError) as caught:
         create(arith, model="other")
