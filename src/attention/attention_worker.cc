@@ -59,28 +59,6 @@ void AttentionWorker::Impl::wake() const {
   [[maybe_unused]] const ssize_t written = ::write(wake_fd, &one, sizeof(one));
 }
 
-void AttentionWorker::Impl::load_prefixes_from_file() {
-  if (!cache || options.prefix_store.path.empty()) return;
-  const auto loaded = load_prefixes(options.prefix_store, *cache);
-  if (loaded) {
-    log_info(options.prefix_store.path + ": " + std::to_string(loaded->tokens) +
-             " tokens of the prefix cache");
-  } else if (loaded.error().code != ErrorCode::not_found) {
-    log_warning(loaded.error().message + "; the prefix cache begins empty, and the file is written anew");
-  }
-}
-
-void AttentionWorker::Impl::save_prefixes_to_file() {
-  if (!cache || options.prefix_store.path.empty()) return;
-  const auto saved = save_prefixes(options.prefix_store, *cache);
-  if (saved) {
-    log_info(options.prefix_store.path + ": " + std::to_string(saved->tokens) +
-             " tokens of the prefix cache kept, " + std::to_string(saved->bytes >> 20) + " MiB");
-  } else {
-    log_warning(saved.error().message + "; the prefix cache is lost");
-  }
-}
-
 void AttentionWorker::Impl::loop() {
   pthread_setname_np(pthread_self(), "tandem-attn");
   if (options.on_start) options.on_start();
@@ -96,6 +74,7 @@ void AttentionWorker::Impl::loop() {
     const Instant ran = now();
     publish_stats();
     loop_host += polled - began + (now() - ran);
+    tend_prefix_file();
     if (!progress) sleep();
   }
   const Error stopping{ErrorCode::unavailable, "the server is stopping"};
@@ -287,7 +266,7 @@ void AttentionWorker::Impl::sleep() {
   const bool waits = std::ranges::any_of(streams, [](const StepStream& stream) { return stream.busy(); });
   // A port without a descriptor has its completions at once: it cannot be what we wait for.
   pollfd fds[2] = {{wake_fd, POLLIN, 0}, {port->wait_fd(), POLLIN, 0}};
-  ::poll(fds, waits && fds[1].fd >= 0 ? 2 : 1, kIdleMilliseconds);
+  ::poll(fds, waits && fds[1].fd >= 0 ? 2 : 1, copies_prefixes ? 0 : kIdleMilliseconds);
   if ((fds[0].revents & POLLIN) != 0) {
     uint64_t count = 0;
     [[maybe_unused]] const ssize_t got = ::read(wake_fd, &count, sizeof(count));

@@ -14,6 +14,7 @@
 #include "attention/lane_choice.h"
 #include "attention/mixed_steps.h"
 #include "attention/prefill_share.h"
+#include "attention/prefix_saver.h"
 #include "attention/step_builder.h"
 
 namespace tandem {
@@ -128,6 +129,8 @@ struct AttentionWorker::Impl {
   // The prefix cache's file, where there is one. What is wrong with it is logged and nothing else.
   void load_prefixes_from_file();
   void save_prefixes_to_file();
+  // Goes on with the file that is written now and then, a little at a time.
+  void tend_prefix_file();
 
   // ---- worker thread: attention_worker.cc ----
 
@@ -232,6 +235,10 @@ struct AttentionWorker::Impl {
   FfnPort* port = nullptr;
   Executor executor;
   std::unique_ptr<PrefixCache> cache;  // null: off
+  std::unique_ptr<PrefixSaver> saver;  // null: no file
+  Instant next_save{};
+  uint64_t saved_units = 0;      // PrefixCache::num_stored when the last file was begun
+  bool copies_prefixes = false;  // there is more to copy for the file at once
   Scheduler scheduler;
   std::vector<StepStream> streams;   // decode streams, then the prefill stream. Lane ids: in this order,
                                      // each drafter's behind its lane's

@@ -358,15 +358,19 @@ std::vector<uint32_t> PrefixCache::units_by_use() const {
   while (!keeps_all(kept)) ++kept;
   std::vector<uint32_t> units;
   std::vector<bool> listed(units_.size(), false);
-  for (const int32_t block : pools_->pool(kept).line_from_last()) {
+  const auto list = [&](uint32_t unit) {
     const size_t first = units.size();
-    for (uint32_t unit = owners_[kept][static_cast<size_t>(block)]; unit != kNone && !listed[unit];
-         unit = units_[unit].parent) {
+    for (; unit != kNone && !listed[unit]; unit = units_[unit].parent) {
       listed[unit] = true;
       units.push_back(unit);
     }
     std::reverse(units.begin() + static_cast<std::ptrdiff_t>(first), units.end());
+  };
+  for (uint32_t unit = 0; unit < units_.size(); ++unit) {
+    if (units_[unit].serial != 0 && !blocks_are_free(unit)) list(unit);
   }
+  for (const int32_t block : pools_->pool(kept).line_from_last())
+    list(owners_[kept][static_cast<size_t>(block)]);
   return units;
 }
 

@@ -96,9 +96,18 @@ class PrefixCache {
   StatePools& pools() { return *pools_; }
   const StatePools& pools() const { return *pools_; }
   uint32_t lookahead() const { return lookahead_; }
-  // The numbers of the units that no sequence uses, those used last first and none before its parent.
+  // The numbers of the units, those that sequences use first, then those used last, and none before its
+  // parent.
   std::vector<uint32_t> units_by_use() const;
   View view(uint32_t unit) const;
+  // What tells a unit from all that had its number before; and its number, as long as it lives.
+  uint64_t serial(uint32_t unit) const { return units_[unit].serial; }
+  std::optional<uint32_t> unit_of_serial(uint64_t serial) const {
+    const uint32_t unit = unit_of(serial);
+    return unit == kNone ? std::nullopt : std::optional(unit);
+  }
+  // Grows with every unit that is stored.
+  uint64_t num_stored() const { return next_serial_; }
   // Of a group that keeps everything the unit's own, of others those of its resume point.
   std::span<const int32_t> blocks_of(uint32_t unit, uint32_t group) const;
   // Of a unit, or of a resume point, that ends at `end` tokens.

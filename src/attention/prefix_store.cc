@@ -1,65 +1,21 @@
 #include "attention/prefix_store.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <sstream>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "base/checksum.h"
+#include "attention/prefix_file.h"
+#include "attention/prefix_saver.h"
 #include "base/file.h"
 
 namespace tandem {
+
+using namespace prefix_file;
+
 namespace {
-
-constexpr std::array<char, 8> kMagic = {'T', 'N', 'D', 'M', 'P', 'R', 'E', 'F'};
-constexpr uint32_t kVersion = 1;
-
-// [FileHead][identity] then for each unit [UnitHead][salt][tokens][blocks]. Little-endian, packed.
-struct FileHead {
-  std::array<char, 8> magic = kMagic;
-  uint32_t version = kVersion;
-  uint32_t num_units = 0;
-  uint64_t identity_bytes = 0;
-  uint64_t file_bytes = 0;
-  uint64_t checksum = 0;  // of the fields before and the identity
-};
-static_assert(sizeof(FileHead) == 40);
-
-struct UnitHead {
-  uint64_t checksum = 0;  // of all behind it up to the next unit; begins with the one before
-  uint32_t parent = 0;    // number in the file, UINT32_MAX: none
-  uint32_t flags = 0;
-  uint64_t salt_bytes = 0, block_bytes = 0;
-};
-static_assert(sizeof(UnitHead) == 32);
-constexpr size_t kChecksumBytes = sizeof(uint64_t);
-constexpr uint32_t kDrafted = 1, kResumes = 2, kResumeDrafted = 4;
-
-std::string groups_of(const PrefixCache& cache) {
-  std::string text = fmt::format("unit {}+{}\n", cache.unit_tokens(), cache.lookahead());
-  const StatePools& pools = cache.pools();
-  for (uint32_t group = 0; group < pools.num_groups(); ++group) {
-    const StateGroupSpec& spec = pools.pool(group).spec();
-    text += fmt::format("group.{} {} tokens of {} bytes, {} retained, layers", spec.name,
-                        spec.tokens_per_block, spec.bytes_per_block, spec.retain_tokens);
-    for (const uint32_t layer : spec.layers) text += fmt::format(" {}", layer);
-    text += fmt::format(", {}\n", dtype_name(spec.dtype));
-  }
-  return text;
-}
-
-std::string identity_of(const PrefixStoreOptions& options, const PrefixCache& cache) {
-  return options.identity + groups_of(cache);
-}
 
 // The first line that differs, both ways.
 std::string difference(const std::string& stored, const std::string& wanted) {
@@ -75,75 +31,6 @@ std::string difference(const std::string& stored, const std::string& wanted) {
   }
 }
 
-template <class T>
-std::span<const std::byte> bytes_of(const T& value) {
-  return std::as_bytes(std::span(&value, 1));
-}
-
-uint64_t checksum_of_head(FileHead head, std::string_view identity) {
-  head.checksum = 0;
-  return checksum64(identity, checksum64(bytes_of(head)));
-}
-
-void append(std::vector<std::byte>& out, std::span<const std::byte> bytes) {
-  out.insert(out.end(), bytes.begin(), bytes.end());
-}
-
-// Calls visit(bytes) for each block of the unit, in each layer.
-template <class Visit>
-void for_each_block(PrefixCache& cache, uint32_t unit, bool resumes, Visit visit) {
-  for (uint32_t group = 0; group < cache.pools().num_groups(); ++group) {
-    BlockPool& pool = cache.pools().pool(group);
-    if (!pool.spec().keeps_all() && !resumes) continue;
-    for (const int32_t block : std::as_const(cache).blocks_of(unit, group)) {
-      for (size_t layer = 0; layer < pool.spec().layers.size(); ++layer) visit(pool.bytes_of(block, layer));
-    }
-  }
-}
-
-class Writer {
- public:
-  explicit Writer(const std::string& place) : place_(place), name_(place + ".writing") {
-    std::error_code ignored;
-    std::filesystem::create_directories(std::filesystem::path(place).parent_path(), ignored);
-    // Texts of users can be found out from it.
-    fd_ = ::open(name_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd_ < 0) error_ = errno;
-  }
-  ~Writer() {
-    if (fd_ >= 0) ::close(fd_);
-    if (!moved_) ::unlink(name_.c_str());
-  }
-  Writer(const Writer&) = delete;
-  Writer& operator=(const Writer&) = delete;
-
-  void write(std::span<const std::byte> bytes) {
-    while (error_ == 0 && !bytes.empty()) {
-      const ssize_t done = ::write(fd_, bytes.data(), bytes.size());
-      if (done < 0 && errno == EINTR) continue;
-      if (done <= 0) {
-        error_ = done < 0 ? errno : EIO;
-      } else {
-        bytes = bytes.subspan(static_cast<size_t>(done));
-      }
-    }
-  }
-  Status finish() {
-    if (error_ == 0 && ::fsync(fd_) != 0) error_ = errno;
-    if (error_ == 0 && ::rename(name_.c_str(), place_.c_str()) != 0) error_ = errno;
-    if (error_ != 0)
-      return make_error(ErrorCode::unavailable,
-                        fmt::format("cannot write {}: {}", name_, std::strerror(error_)));
-    moved_ = true;
-    return {};
-  }
-
- private:
-  std::string place_, name_;
-  int fd_ = -1, error_ = 0;
-  bool moved_ = false;
-};
-
 struct UnitRecord {
   UnitHead head;
   std::string_view salt;
@@ -154,54 +41,8 @@ struct UnitRecord {
 }  // namespace
 
 Result<PrefixStoreReport> save_prefixes(const PrefixStoreOptions& options, PrefixCache& cache) {
-  const std::string identity = identity_of(options, cache);
-  const size_t token_bytes = size_t{cache.unit_tokens() + cache.lookahead()} * sizeof(int32_t);
-  const auto block_bytes = [&](uint32_t unit) {
-    uint64_t bytes = 0;
-    for_each_block(cache, unit, cache.view(unit).resumes,
-                   [&](std::span<std::byte> block) { bytes += block.size(); });
-    return bytes;
-  };
-  FileHead head;
-  head.identity_bytes = identity.size();
-  head.file_bytes = sizeof(head) + identity.size();
-  std::vector<uint32_t> units = cache.units_by_use();
-  for (const uint32_t unit : units) {
-    const uint64_t more = sizeof(UnitHead) + cache.view(unit).salt->size() + token_bytes + block_bytes(unit);
-    if (head.file_bytes + more > options.max_bytes) break;
-    head.file_bytes += more;
-    ++head.num_units;
-  }
-  units.resize(head.num_units);
-  head.checksum = checksum_of_head(head, identity);
-
-  Writer writer(options.path);
-  writer.write(bytes_of(head));
-  writer.write(std::as_bytes(std::span(identity)));
-  std::unordered_map<uint32_t, uint32_t> numbers;
-  std::vector<std::byte> record;
-  uint64_t before = head.checksum;
-  for (uint32_t number = 0; number < units.size(); ++number) {
-    const PrefixCache::View view = cache.view(units[number]);
-    UnitHead unit;
-    unit.parent = view.parent ? numbers.at(*view.parent) : UINT32_MAX;
-    unit.flags = (view.drafted ? kDrafted : 0) | (view.resumes ? kResumes : 0) |
-                 (view.resume_drafted ? kResumeDrafted : 0);
-    unit.salt_bytes = view.salt->size();
-    unit.block_bytes = block_bytes(units[number]);
-    numbers.emplace(units[number], number);
-    record.clear();
-    append(record, bytes_of(unit));
-    append(record, std::as_bytes(std::span(*view.salt)));
-    append(record, std::as_bytes(view.tokens));
-    for_each_block(cache, units[number], view.resumes,
-                   [&](std::span<std::byte> block) { append(record, block); });
-    before = checksum64(std::span(record).subspan(kChecksumBytes), before);
-    std::memcpy(record.data(), &before, kChecksumBytes);
-    writer.write(record);
-  }
-  TANDEM_TRY(writer.finish());
-  return PrefixStoreReport{head.num_units, uint64_t{head.num_units} * cache.unit_tokens(), head.file_bytes};
+  PrefixSaver saver(options);
+  return saver.save(cache);
 }
 
 Result<PrefixStoreReport> load_prefixes(const PrefixStoreOptions& options, PrefixCache& cache) {
@@ -235,7 +76,7 @@ Result<PrefixStoreReport> load_prefixes(const PrefixStoreOptions& options, Prefi
   const size_t num_tokens = size_t{cache.unit_tokens()} + cache.lookahead();
   std::vector<UnitRecord> units;
   std::vector<uint32_t> ends;  // [units]: tokens
-  uint64_t before = head.checksum;
+  uint64_t before = checksum64(identity);
   for (uint32_t number = 0; number < head.num_units; ++number) {
     const auto bad = [&](const char* what) { return damaged(fmt::format("unit {}: {}", number, what)); };
     UnitRecord unit;
@@ -262,6 +103,7 @@ Result<PrefixStoreReport> load_prefixes(const PrefixStoreOptions& options, Prefi
     rest = rest.subspan(bytes);
   }
   if (!rest.empty()) return damaged("there is more behind its last unit");
+  if (before != head.units_checksum) return damaged("its head is of other units");
 
   PrefixStoreReport report;
   std::vector<std::optional<uint32_t>> taken(units.size());

@@ -1,5 +1,6 @@
-// PrefixStore: what a prefix cache holds, in a file, from one run of the server to the next. Written when the
-// worker ends, read before it begins; blocks are bytes whose meaning is the model's.
+// PrefixStore: what a prefix cache holds, in a file, from one run of the server to the next. Written now and
+// then (prefix_saver.h) and when the worker ends, read before it begins; blocks are bytes whose meaning is
+// the model's.
 //
 // Never wrong: the file says for which model and settings it was made (`identity`, lines of "key value"), and
 // everything in it has a checksum that is compared before anything is taken over. What does not fit is left
@@ -10,6 +11,7 @@
 #include <string>
 
 #include "attention/prefix_cache.h"
+#include "base/clock.h"
 #include "base/result.h"
 
 namespace tandem {
@@ -18,6 +20,7 @@ struct PrefixStoreOptions {
   std::string path;      // of the file; empty: nothing is kept
   std::string identity;  // whatever the bits of a block depend on, beside the state groups
   uint64_t max_bytes = uint64_t{1} << 30;
+  Duration interval{};  // between two files while the worker runs; 0: only when it ends
 };
 
 // Units that were written, or taken over.

@@ -13,7 +13,10 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
+
+#include "attention/prefix_saver.h"
 
 namespace tandem {
 namespace {
@@ -128,7 +131,7 @@ TEST_F(PrefixStore, WhatIsReadIsWhatWasWritten) {
   ASSERT_TRUE(saved) << saved.error().message;
   EXPECT_EQ(saved->units, before.cache->num_units());
   EXPECT_EQ(saved->bytes, contents().size());
-  struct stat status{};
+  struct stat status {};
   ASSERT_EQ(::stat(options_.path.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u) << "others can find out what was asked";
   EXPECT_FALSE(std::filesystem::exists(options_.path + ".writing"));
@@ -166,6 +169,88 @@ TEST_F(PrefixStore, WhatWasUsedLastIsKeptWithinTheBound) {
   ASSERT_TRUE(load_prefixes(options_, *small.cache));
   EXPECT_EQ(small.cache->num_units(), 2u);
   EXPECT_EQ(small.find(Server::text(1, 70)), 64u);
+}
+
+Result<PrefixStoreReport> wait_for(PrefixSaver& saver) {
+  while (true) {
+    if (auto result = saver.take_result()) return *result;
+    std::this_thread::yield();
+  }
+}
+
+// Unit by unit, while the cache goes on: what has been taken for other texts meanwhile is not in the file,
+// and what is there is true.
+TEST_F(PrefixStore, AFileIsWrittenWhileTheCacheIsUsed) {
+  uint32_t left_out = 0, found_again = 0;
+  for (int32_t changed_after = 0; changed_after < 12; ++changed_after) {
+    Server before({20, 20, 10});  // ten units
+    for (const int32_t seed : {1, 2, 3}) before.compute(Server::text(seed, 100));
+    PrefixSaver saver(options_);
+    EXPECT_FALSE(saver.busy());
+    saver.begin(*before.cache);
+    bool more = true;
+    for (int32_t copies = 0; more; ++copies) {
+      if (copies == changed_after) {
+        before.compute(Server::text(4, 100));
+        before.compute(Server::text(5, 70));
+      }
+      more = saver.copy(*before.cache, 1);
+    }
+    EXPECT_TRUE(saver.busy());
+    const auto saved = wait_for(saver);
+    ASSERT_TRUE(saved) << saved.error().message;
+    EXPECT_FALSE(saver.busy());
+    EXPECT_FALSE(saver.copy(*before.cache, 1));
+    Server after;
+    const auto loaded = load_prefixes(options_, *after.cache);
+    ASSERT_TRUE(loaded) << loaded.error().message;
+    EXPECT_EQ(loaded->units, saved->units);
+    left_out += 9 - saved->units;
+    for (const int32_t seed : {1, 2, 3}) found_again += after.find(Server::text(seed, 100)) / 32;
+    EXPECT_EQ(after.find(Server::text(4, 100)), 0u) << "it was not there when the file began";
+  }
+  EXPECT_GT(left_out, 0u);
+  EXPECT_GT(found_again, 12u);
+}
+
+TEST_F(PrefixStore, WhatIsInUseIsWrittenFirst) {
+  Server before;
+  for (const int32_t seed : {1, 2, 3}) before.compute(Server::text(seed, 70));
+  SequenceState state(before.pools, 1000);
+  PrefixUse use;
+  ASSERT_EQ(before.cache->attach(state, Server::text(1, 70), 0, use), 64u);
+  before.find(Server::text(3, 70));
+  const std::vector<uint32_t> units = before.cache->units_by_use();
+  EXPECT_EQ(units.size(), before.cache->num_units());
+  EXPECT_EQ(before.cache->view(units[0]).tokens[0], 1000);
+  EXPECT_EQ(before.cache->view(units[1]).parent, units[0]);
+  EXPECT_EQ(before.cache->view(units[2]).tokens[0], 3000);
+}
+
+TEST_F(PrefixStore, AFileThatIsDroppedLeavesTheOneBefore) {
+  Server before;
+  before.compute(Server::text(1, 70));
+  ASSERT_TRUE(save_prefixes(options_, *before.cache));
+  const std::string good = contents();
+  before.compute(Server::text(2, 70));
+  {
+    PrefixSaver saver(options_);
+    saver.begin(*before.cache);
+    saver.copy(*before.cache, 1);
+    saver.cancel();
+    EXPECT_FALSE(saver.busy());
+    saver.begin(*before.cache);
+    saver.copy(*before.cache, 1);
+  }
+  EXPECT_EQ(contents(), good);
+  EXPECT_FALSE(std::filesystem::exists(options_.path + ".writing"));
+  std::filesystem::remove_all(folder_);
+  std::ofstream(folder_) << "a file where the folder was";
+  PrefixSaver saver(options_);
+  EXPECT_NE(saver.save(*before.cache).error().message.find("cannot write"), std::string::npos);
+  saver.begin(*before.cache);
+  while (saver.copy(*before.cache, 1 << 20)) continue;
+  EXPECT_FALSE(wait_for(saver));
 }
 
 TEST_F(PrefixStore, OtherSettingsAreNamedAndLeaveTheCacheEmpty) {

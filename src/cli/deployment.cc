@@ -134,6 +134,7 @@ std::vector<std::string> attention_arguments(const Settings& settings, const std
        "--prefill-share=" + std::to_string(serving.prefill_share),
        "--prefix-cache-dir=" + serving.prefix_cache_dir,
        "--prefix-cache-dir-mib=" + std::to_string(serving.prefix_cache_dir_mib),
+       "--prefix-cache-save-interval-s=" + std::to_string(serving.prefix_cache_save_interval_s),
        "--enable-prefix-caching=" + std::string(bool_text(serving.enable_prefix_caching)),
        "--micro-batches=" + settings.afd.micro_batches,
        "--micro-batch-split=" + settings.afd.micro_batch_split,

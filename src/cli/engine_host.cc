@@ -200,6 +200,7 @@ struct EngineHost::Impl {
                                                               checksum64(place.string()), facts.rank))
                      .string();
     store.max_bytes = static_cast<uint64_t>(settings.serving.prefix_cache_dir_mib) << 20;
+    store.interval = std::chrono::seconds(settings.serving.prefix_cache_save_interval_s);
     return store;
   }
 

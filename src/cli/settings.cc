@@ -235,12 +235,15 @@ OptionSet Settings::declare() {
   set.boolean(
       "serving.enable_prefix_caching", serving.enable_prefix_caching,
       "Prompts go on from what earlier sequences with the same beginning have computed; changes no bit.");
-  set.text("serving.prefix_cache_dir", serving.prefix_cache_dir,
-           "Folder in which the prefix cache outlives the server: written when it stops, read when it "
-           "starts, a file "
-           "for each attention rank; empty: none.");
+  set.text(
+      "serving.prefix_cache_dir", serving.prefix_cache_dir,
+      "Folder in which the prefix cache outlives the server: written now and then and when it stops, read "
+      "when it starts, a file for each attention rank; empty: none.");
   set.integer("serving.prefix_cache_dir_mib", serving.prefix_cache_dir_mib, 1, 1073741824,
               "Most MiB of such a file; what was used last is kept.");
+  set.integer("serving.prefix_cache_save_interval_s", serving.prefix_cache_save_interval_s, 0, 86400,
+              "Seconds between two such files while the server runs, if there is anything new: what a crash "
+              "can lose; 0: only when it stops.");
   set.choice("serving.reasoning_parser", serving.reasoning_parser,
              {"auto", "none", "deepseek_v4", "deepseek_r1", "qwen3", "glm45"},
              "How answers mark their reasoning; auto: as the model's chat format says.");

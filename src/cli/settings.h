@@ -66,6 +66,8 @@ struct ServingSettings {
   bool enable_prefix_caching = true;
   std::string prefix_cache_dir;  // empty: none
   int64_t prefix_cache_dir_mib = 4096;
+  int64_t prefix_cache_save_interval_s =
+      300;  // what a crash loses at most; a full file is 14 MB/s of writing
   std::string reasoning_parser = "auto", tool_call_parser = "auto";
   std::vector<std::string> api_key;
   std::string api_key_file;

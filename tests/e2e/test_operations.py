@@ -48,6 +48,33 @@ def test_wrong_keys(guarded, key):
     assert caught.value.body["error"]["type"] == "authentication_error"
 
 
+def test_a_prefix_cache_outlives_a_crash(tmp_path):
+    """The file is written while the server runs."""
+    def start(name):
+        (tmp_path / name).mkdir()
+        return TandemServer(["serve", "--model", str(ARITH), "--port", "0", "--log-level", "warning", "--prefix-cache-dir", str(tmp_path / "kept"),
+                             "--prefix-cache-save-interval-s", "1"], tmp_path / name).wait_ready()
+
+    def ask(server):
+        body = {"model": MODEL, "prompt": "Tom has 12 apples. " * 12, "max_tokens": 4, "temperature": 0, "logprobs": 1}
+        reply = server.request("POST", "/v1/completions", body).json()
+        return reply["choices"][0], reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    first = start("first")
+    computed, cached = ask(first)
+    assert cached == 0
+    end = time.monotonic() + WAIT_LIMIT_S
+    while not list((tmp_path / "kept").glob("*.prefixes")):
+        assert time.monotonic() < end, first.describe()
+        time.sleep(0.05)
+    first.process.kill()
+    first.process.wait()
+    second = start("second")
+    again, cached = ask(second)
+    assert cached > 0 and again == computed
+    assert second.stop() == 0
+
+
 def test_what_needs_a_key(guarded):
     for path in ("/health", "/ready", "/metrics"):
         assert guarded.request("GET", path).status == 200, path
