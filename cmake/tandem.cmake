@@ -13,6 +13,7 @@ endif()
 
 option(TANDEM_SANITIZE "Build with AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
 option(TANDEM_SANITIZE_THREADS "Build with ThreadSanitizer" OFF)
+option(TANDEM_FUZZ "Build the fuzz targets, with Clang: fuzz/README.md" OFF)
 
 # -ffp-contract=off: a fused multiply-add changes the last bit; kernels ask for FMA by name, so that the same
 # source gives the same bits wherever it is inlined.
@@ -30,6 +31,17 @@ if(TANDEM_SANITIZE_THREADS)
   # -Wno-tsan: fences are not modelled, so a race that one prevents is reported (none is today).
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer -Wno-maybe-uninitialized -Wno-tsan)
   add_link_options(-fsanitize=thread)
+endif()
+
+if(TANDEM_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL Clang OR CMAKE_CXX_COMPILER_VERSION VERSION_LESS 19)
+    message(FATAL_ERROR "TANDEM_FUZZ needs Clang 19 or newer, this is ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}: "
+      "apt-get install clang-19 libclang-rt-19-dev, and configure with -DCMAKE_CXX_COMPILER=clang++-19")
+  endif()
+  # Warnings are GCC's business; its flags are not all known here.
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+    -Wno-error -Wno-unknown-warning-option)
+  add_link_options(-fsanitize=address,undefined)
 endif()
 
 find_package(Threads REQUIRED)
