@@ -107,7 +107,9 @@ TEST_F(ApiServerTest, AFullQueueIs429) {
 TEST_F(ApiServerTest, AnErrorInsideAStreamIsAnEvent) {
   start("abcdef", {.free_running = false});
   TestClient client(server_->port());
-  client.send(test_request("POST", "/v1/chat/completions", chat_body({{"stream", true}}).dump()));
+  // Usage that was asked for comes at a normal end alone.
+  const json wish = {{"stream", true}, {"stream_options", {{"include_usage", true}}}};
+  client.send(test_request("POST", "/v1/chat/completions", chat_body(wish).dump()));
   while (engine_->requests().empty()) std::this_thread::sleep_for(1ms);
   engine_->step(2);
   client.receive_until("\"b\"");
@@ -118,6 +120,12 @@ TEST_F(ApiServerTest, AnErrorInsideAStreamIsAnEvent) {
   const json last = json::parse(events.back());
   EXPECT_EQ(last["error"]["message"], "ffn0 at 10.0.0.2:7000 is gone");
   EXPECT_EQ(last["error"]["type"], "service_unavailable_error");
+  for (size_t i = 0; i + 1 < events.size(); ++i) {
+    const json event = json::parse(events[i]);
+    EXPECT_TRUE(event["usage"].is_null());
+    EXPECT_EQ(event["choices"].size(), 1u);
+    EXPECT_EQ(event["choices"][0]["finish_reason"], nullptr);
+  }
 }
 
 TEST_F(ApiServerTest, ADisconnectFreesInEveryState) {

@@ -55,6 +55,21 @@ def test_too_long_names_both_numbers(server, client, context_tokens, vocabulary)
     assert full.choices[0].finish_reason == "length" and full.usage.completion_tokens == 8
 
 
+def test_a_pool_smaller_than_the_context(tandem_server, vocabulary):
+    """49 blocks of 16 tokens: what fits is served to the end of the pool, what does not is refused at once, and nobody waits behind it."""
+    small = tandem_server("serve", "--kv-cache-tokens", "784")
+    assert small.request("GET", "/props").json()["limits"]["kv_pool_tokens"] == 784
+    for length in (785, 1002):
+        error = refused(small.request("POST", "/v1/completions", {**COMPLETION, "prompt": [vocabulary["7"]] * length}))
+        assert error["code"] == "context_length_exceeded" and str(length) in error["message"] and "784" in error["message"]
+    for length, generated in ((783, 2), (784, 1)):
+        reply = small.request("POST", "/v1/completions",
+                              {**COMPLETION, "prompt": [vocabulary["7"]] * length, "max_tokens": 50, "ignore_eos": True}).json()
+        assert reply["choices"][0]["finish_reason"] == "length" and reply["usage"]["completion_tokens"] == generated
+    assert small.request("POST", "/v1/completions", COMPLETION).status == 200
+    assert small.metrics()["tandem_kv_blocks_used"] == 0
+
+
 BAD_IDS = [-1, 512, 2**31, 2**32 + 1, 2**63, 1.5, "7", "", None, True, [7]]
 
 
