@@ -2,7 +2,7 @@
 """What a long prompt costs answers that are being decoded, and what they cost it; and what the second use of a prompt costs.
 
     bench/long_prompt.py MODEL [--decodes 8] [--prompt-tokens 3000] [--seconds 6] [--runs 2] [-- FLAGS OF tandem serve]
-    bench/long_prompt.py MODEL --prefix 8192 [--positions 16384]
+    bench/long_prompt.py MODEL --prefix 8192 [--positions 16384] [-- FLAGS]
 
 First form: the gaps between tokens of some answers without the prompt and while it is computed, and the prompt's tokens a second alone
 and beside them (from its request to its first token, both over HTTP). Second form: the time to the first token of a prompt, and of the
@@ -161,10 +161,11 @@ def main():
     parser.add_argument("--positions", type=int)
     parser.add_argument("--seconds", type=float, default=6, help="of answers without the prompt, in all")
     parser.add_argument("--runs", type=int, default=2)
-    parser.add_argument("flags", nargs="*", help="of tandem serve, behind --")
-    arguments = parser.parse_args()
+    words = sys.argv[1:]
+    own = words.index("--") if "--" in words else len(words)
+    arguments = parser.parse_args(words[:own])
     vocabulary = json.loads((arguments.model / "config.json").read_text())["vocab_size"]
-    with with_positions(arguments.model, arguments.positions) as model, served(model, arguments.flags) as host:
+    with with_positions(arguments.model, arguments.positions) as model, served(model, words[own + 1 :]) as host:
         (measure_prefix if arguments.prefix else measure_prompt)(host, vocabulary, arguments)
 
 

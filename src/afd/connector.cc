@@ -26,6 +26,7 @@ std::span<const ConnectorInfo> connectors() {
 
 std::vector<std::string> connector_names() {
   std::vector<std::string> names;
+  names.reserve(kConnectors.size());
   for (const ConnectorInfo& connector : kConnectors) names.emplace_back(connector.name);
   return names;
 }

@@ -17,7 +17,8 @@ constexpr float kInfinite = std::numeric_limits<float>::infinity(), kLowest = -k
 // that holds something to keep is searched in no time.
 constexpr size_t kBlock = 64;
 
-// Vectors spelled out: from loops over an array the compiler makes a chain of scalar moves, four times as slow.
+// Vectors spelled out: from loops over an array the compiler makes a chain of scalar moves, four times as
+// slow.
 using Lanes [[gnu::vector_size(16)]] = float;
 
 // Lane by lane. A NaN in x leaves m.

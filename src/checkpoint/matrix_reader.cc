@@ -29,7 +29,7 @@ std::array<float, 256> make_e4m3_table() {
   for (int bits = 0; bits < 256; ++bits) {
     const int exponent = (bits >> 3) & 15, mantissa = bits & 7;
     const float magnitude = exponent == 15 && mantissa == 7 ? std::numeric_limits<float>::quiet_NaN()
-                            : exponent == 0                 ? std::ldexp(static_cast<float>(mantissa), -9)
+                            : exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
                                             : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
     table[static_cast<size_t>(bits)] = (bits & 0x80) != 0 ? -magnitude : magnitude;
   }

@@ -191,9 +191,7 @@ std::vector<Command> make_commands() {
        of_measure({"measure.weights", "measure.filter", "engine.huge_pages"}),
        {},
        "",
-       [](Settings& settings) {
-         settings.measure.batch = {"1", "16", "512"};
-       },
+       [](Settings& settings) { settings.measure.batch = {"1", "16", "512"}; },
        run_bench_kernels});
   table.push_back(
       {"bench moe",
@@ -206,9 +204,7 @@ std::vector<Command> make_commands() {
        of_measure({"measure.weights", "measure.expert_weights", "measure.layers"}),
        {},
        "",
-       [](Settings& settings) {
-         settings.measure.batch = {"1", "8", "32", "512"};
-       },
+       [](Settings& settings) { settings.measure.batch = {"1", "8", "32", "512"}; },
        run_bench_moe});
   table.push_back(
       {"bench attention",

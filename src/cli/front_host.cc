@@ -47,7 +47,8 @@ Result<EngineIdentity> identity_of(const Settings& settings, const std::string& 
   identity.shared.emplace_back("eos_token_ids", eos.empty() ? kUnknownValue : eos);
   // A front holds no keys; ranks that round them differently would give one request two answers.
   identity.shared.emplace_back(
-      "engine.kv_cache_dtype", role == "front" ? kUnknownValue : std::string(dtype_name(kv_cache_dtype(settings))));
+      "engine.kv_cache_dtype",
+      role == "front" ? kUnknownValue : std::string(dtype_name(kv_cache_dtype(settings))));
   return identity;
 }
 

@@ -141,9 +141,8 @@ E JsonText::boolean() {
 }
 
 E JsonText::value() {
-  return shared(value_, "value", [this] {
-    return E::choice({object(), array(), string(), number(), boolean(), null()});
-  });
+  return shared(value_, "value",
+                [this] { return E::choice({object(), array(), string(), number(), boolean(), null()}); });
 }
 
 E JsonText::array() {

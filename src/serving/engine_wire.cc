@@ -53,7 +53,7 @@ std::string find(const std::vector<std::pair<std::string, std::string>>& list, c
 // Where the limits stand among the facts.
 struct LimitKey {
   const char* key;
-  uint32_t EngineLimits::*member;
+  uint32_t EngineLimits::* member;
 };
 constexpr LimitKey kLimits[] = {{"limit.max_context_tokens", &EngineLimits::max_context_tokens},
                                 {"limit.kv_pool_tokens", &EngineLimits::kv_pool_tokens},
