@@ -35,7 +35,7 @@ std::optional<Status> RankLinks::start_result() const {
   for (const auto& link : links_) {
     if (link == nullptr) continue;
     const std::optional<Status> result = link->start_result();
-    if (result && !*result) return *result;
+    if (result && !*result) return result;
     all = all && result.has_value();
   }
   if (all) return Status{};

@@ -159,6 +159,7 @@ Status SequenceState::restore(const StateSnapshot& snapshot) {
                       "a snapshot goes into an empty sequence state of the pools it was taken from");
   }
   std::vector<SharedBlocks> parts;
+  parts.reserve(snapshot.groups_.size());
   for (const StateSnapshot::Group& part : snapshot.groups_) parts.push_back({part.first, part.blocks});
   return share(snapshot.length_, parts);
 }

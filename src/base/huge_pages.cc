@@ -36,7 +36,7 @@ uint64_t kib_of(std::string_view line) {
 // "7f00-7f10 rw-p ..."
 bool parse_bounds(std::string_view line, uint64_t& begin, uint64_t& end) {
   const char* last = line.data() + line.size();
-  const auto first = std::from_chars(line.data(), last, begin, 16);
+  const auto first = std::from_chars(line.data(), line.data() + line.size(), begin, 16);
   if (first.ec != std::errc() || first.ptr == last || *first.ptr != '-') return false;
   const auto second = std::from_chars(first.ptr + 1, last, end, 16);
   return second.ec == std::errc() && second.ptr != last && *second.ptr == ' ';

@@ -238,6 +238,13 @@ MUTANTS = (
     Mutant("DSpark: a tap in another layer's place", "src/model/step_dspark.cc",
            ".out_column = tap * config_.hidden_size", ".out_column = (tap == 0 ? 1 : 0) * config_.hidden_size",
            "draft_test", "Dspark.BlocksEqualThePlainFormulas"),
+    # ---- prompts beside answers ----
+    Mutant("a mixed step that was too long gets more rows", "src/attention/mixed_steps.cc",
+           "kCorrected * (wanted_ - seconds) / row", "kCorrected * (seconds - wanted_) / row",
+           "attention_scheduler_test", "MixedSteps.RowsBesideReadsCostLessThanTheirOwnSteps"),
+    Mutant("other sequences are taken for those that were measured", "src/attention/mixed_steps.cc",
+           "if (!is_like_measured(sequences) || since_decode_", "if (decode_sequences_ == 0 || since_decode_",
+           "attention_scheduler_test", "MixedSteps.OtherSequencesAreMeasured"),
     # ---- answers in a given form ----
     Mutant("a token that leaves its rule is not finished in the caller", "src/grammar/token_grammar.cc",
            "for (const uint32_t node : inside.open_nodes) walk(after, node, mask, nullptr);", "for (const uint32_t node : inside.open_nodes) (void)node;",
