@@ -39,6 +39,7 @@ Result<std::vector<Gsm8kProblem>> load_gsm8k(const std::string& path, int64_t li
 Result<Gsm8kRun> run_gsm8k(Engine& engine, const TextModel& text, const Gsm8kTask& task,
                            const Gsm8kListener& on_answer) {
   std::vector<std::pair<std::string, std::string>> turns;
+  turns.reserve(task.shots.size());
   for (const Gsm8kProblem& shot : task.shots) turns.emplace_back(shot.question, shot.answer);
   std::vector<GenerationRequest> requests;
   for (const Gsm8kProblem& problem : task.problems) {

@@ -109,7 +109,7 @@ Result<std::vector<LoadRecord>> run_load(
       record.sent = at;
       records.push_back(std::move(record));
       open_prompts.push_back(prompt);
-      client.ask(options.path, std::move(body), [ended, index](OpenAiAnswer answer) {
+      client.ask(options.path, std::exchange(body, {}), [ended, index](OpenAiAnswer answer) {
         {
           const std::lock_guard lock(ended->mutex);
           ended->answers.emplace_back(index, std::move(answer));
