@@ -20,6 +20,7 @@ void AttentionWorker::Impl::count_draft(uint32_t row, uint32_t drafted) {
 bool AttentionWorker::Impl::verify(StepPart& part, const Lane& lane, uint32_t first_logit_row) {
   Sequence& sequence = *part.sequence;
   const std::span<const int32_t> proposed = std::span(sequence.drafts).first(part.drafts);
+  const bool is_cut = sequence.drafts_are_cut;  // the sequence is gone once it has ended
   bool alive = true;
   const uint32_t accepted = verify_drafts(proposed, [&](uint32_t row) {
     // A row behind the first is sampled because the draft before it was right. Counted before the token is
@@ -29,7 +30,7 @@ bool AttentionWorker::Impl::verify(StepPart& part, const Lane& lane, uint32_t fi
     alive = token >= 0;
     return token;
   });
-  if (part.drafts > 0) drafts.add_verified(part.drafts + (sequence.drafts_are_cut ? 1 : 0), accepted);
+  if (part.drafts > 0) drafts.add_verified(part.drafts + (is_cut ? 1 : 0), accepted);
   if (!alive) return false;
   sequence.drafts.clear();
   sequence.drafts_are_cut = false;
