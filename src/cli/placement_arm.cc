@@ -23,6 +23,7 @@ class EngineArm final : public PlacementArm {
     for (size_t i = 0; i < std::min(before.size(), run.ranks.size()); ++i)
       run.ranks[i] = run.ranks[i] - before[i];
     std::vector<AnswerTimes> times;
+    times.reserve(answers.size());
     for (const BatchAnswer& answer : answers) times.push_back(times_of(answer));
     run.measure = measure_run(times, seconds);
     return run;

