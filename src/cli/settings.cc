@@ -245,10 +245,10 @@ OptionSet Settings::declare() {
               "Seconds between two such files while the server runs, if there is anything new: what a crash "
               "can lose; 0: only when it stops.");
   set.choice("serving.reasoning_parser", serving.reasoning_parser,
-             {"auto", "none", "deepseek_v4", "deepseek_r1", "qwen3", "glm45"},
+             {"auto", "none", "deepseek_v4", "deepseek_r1", "qwen3", "glm45", "gpt_oss"},
              "How answers mark their reasoning; auto: as the model's chat format says.");
   set.choice("serving.tool_call_parser", serving.tool_call_parser,
-             {"auto", "none", "deepseek_v4", "hermes", "glm45", "glm47"},
+             {"auto", "none", "deepseek_v4", "hermes", "glm45", "glm47", "gpt_oss"},
              "How answers write tool calls; auto: as the chat format says; none: calls stay text.");
   set.list(
       "serving.api_key", serving.api_key,

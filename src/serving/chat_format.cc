@@ -13,10 +13,29 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
+OutputFormat guess_output(const std::string& text) {
+  const auto has = [&](const char* part) { return text.find(part) != std::string::npos; };
+  OutputFormat out;
+  if (has("<|channel|>") && has("<|message|>")) return {ReasoningFormat::harmony, ToolCallFormat::harmony};
+  if (has("</think>")) out.reasoning = ReasoningFormat::trimmed_tags;
+  // Qwen3-Coder writes XML into the same tags.
+  if (has("<tool_call>") && !has("<function="))
+    out.tool_calls = has("<arg_key>") ? ToolCallFormat::glm : ToolCallFormat::hermes;
+  return out;
+}
+
 // Whether templates get the arguments of past calls as an object, as most want them, or as JSON text.
 enum class Arguments { object, text };
 
-Json message_json(const ChatMessage& message, Arguments arguments) {
+// gpt-oss' template looks into contents that are there, null included, and takes the reasoning before a call
+// under another name.
+void adapt_to_harmony(const ChatMessage& message, Json& out) {
+  if (!message.has_content) out.erase("content");
+  if (!message.tool_calls.empty() && !message.has_content && !message.reasoning_content.empty())
+    out["thinking"] = message.reasoning_content;
+}
+
+Json message_json(const ChatMessage& message, Arguments arguments, bool harmony) {
   Json out = {{"role", message.role}, {"content", message.content}};
   // OpenAI's newer name; templates know the older one.
   if (message.role == "developer") out["role"] = "system";
@@ -30,13 +49,15 @@ Json message_json(const ChatMessage& message, Arguments arguments) {
         arguments == Arguments::object ? Json::parse(call.arguments, nullptr, false) : Json(call.arguments);
     out["tool_calls"].push_back({{"id", call.id}, {"type", "function"}, {"function", std::move(function)}});
   }
+  if (harmony) adapt_to_harmony(message, out);
   return out;
 }
 
 Result<ChatPrompt> render(const ChatTemplate& chat, const ChatTemplateSource& source, Arguments arguments,
                           const ChatInput& input) {
   Json list = Json::array();
-  for (const ChatMessage& message : input.messages) list.push_back(message_json(message, arguments));
+  const bool harmony = guess_output(source.text).reasoning == ReasoningFormat::harmony;
+  for (const ChatMessage& message : input.messages) list.push_back(message_json(message, arguments, harmony));
   const std::string messages_json = list.dump();
   TANDEM_ASSIGN(RenderedChat rendered, chat.render({.messages_json = messages_json,
                                                     .tools_json = input.tools_json,
@@ -80,16 +101,6 @@ ChatInput probe_of_calls() {
 
 bool says(const Result<ChatPrompt>& prompt, const char* what) {
   return prompt && prompt->text.find(what) != std::string::npos;
-}
-
-OutputFormat guess_output(const std::string& text) {
-  const auto has = [&](const char* part) { return text.find(part) != std::string::npos; };
-  OutputFormat out;
-  if (has("</think>")) out.reasoning = ReasoningFormat::trimmed_tags;
-  // Qwen3-Coder writes XML into the same tags.
-  if (has("<tool_call>") && !has("<function="))
-    out.tool_calls = has("<arg_key>") ? ToolCallFormat::glm : ToolCallFormat::hermes;
-  return out;
 }
 
 Result<ChatFormat> from_template(const ChatTemplateSource& source) {

@@ -45,6 +45,34 @@ TEST(ChatFormat, WhatTemplatesHaveAPlaceFor) {
   EXPECT_TRUE(effort.features.reasoning_effort);
 }
 
+// In the manner of gpt-oss': it looks for marks in every content that is there, and has its own name for
+// reasoning.
+TEST(ChatFormat, Harmony) {
+  const ChatFormat format = format_of(
+      {.text = "{% for m in messages %}<|start|>{{ m.role }}{% if 'content' in m and '<|channel|>' in "
+               "m.content %}!"
+               "{% endif %}{% if m.tool_calls %} to={{ m.tool_calls[0].function.name }}{% endif %}<|message|>"
+               "{{ m.thinking or m.content or '' }}<|end|>{% endfor %}<|start|>assistant{% if tools %}"
+               "{{ tools[0].function.name }}{% endif %}",
+       .file = "t"});
+  EXPECT_EQ(format.output.reasoning, ReasoningFormat::harmony);
+  EXPECT_EQ(format.output.tool_calls, ToolCallFormat::harmony);
+  EXPECT_TRUE(format.features.tools && format.features.tool_messages && format.features.reads_tool_calls);
+  EXPECT_TRUE(format.features.call_format.empty()) << "calls cannot be enforced";
+  ChatInput input;
+  input.messages.push_back({.role = "user", .content = "q"});
+  input.messages.push_back({.role = "assistant",
+                            .has_content = false,
+                            .reasoning_content = "why",
+                            .tool_calls = {{.id = "call00001", .name = "f", .arguments = "{}"}}});
+  input.messages.push_back({.role = "assistant", .content = "a", .reasoning_content = "not seen again"});
+  const auto prompt = format.render(input);
+  ASSERT_TRUE(prompt) << prompt.error().message;
+  EXPECT_EQ(prompt->text,
+            "<|start|>user<|message|>q<|end|><|start|>assistant to=f<|message|>why<|end|>"
+            "<|start|>assistant<|message|>a<|end|><|start|>assistant");
+}
+
 TEST(ChatFormat, Glm) {
   for (const char* file : {"glm45.jinja", "glm47.jinja"}) {
     const ChatFormat glm = format_of(source_of(file));

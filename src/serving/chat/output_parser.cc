@@ -5,6 +5,7 @@
 
 #include "serving/chat/dsml_parser.h"
 #include "serving/chat/glm_parser.h"
+#include "serving/chat/harmony_parser.h"
 #include "serving/chat/hermes_parser.h"
 #include "serving/chat/think_splitter.h"
 
@@ -13,6 +14,7 @@ namespace tandem {
 std::optional<ReasoningFormat> find_reasoning_format(std::string_view name) {
   if (name == "none") return ReasoningFormat::none;
   if (name == "deepseek_v4") return ReasoningFormat::tags;
+  if (name == "gpt_oss") return ReasoningFormat::harmony;
   // R1 and GLM break the line around their tags, as Qwen3 does.
   if (name == "qwen3" || name == "deepseek_r1" || name == "glm45") return ReasoningFormat::trimmed_tags;
   return std::nullopt;
@@ -22,6 +24,7 @@ std::optional<ToolCallFormat> find_tool_call_format(std::string_view name) {
   if (name == "none") return ToolCallFormat::none;
   if (name == "deepseek_v4") return ToolCallFormat::dsml;
   if (name == "hermes") return ToolCallFormat::hermes;
+  if (name == "gpt_oss") return ToolCallFormat::harmony;
   // The later model writes no line breaks; both are read.
   if (name == "glm45" || name == "glm47") return ToolCallFormat::glm;
   return std::nullopt;
@@ -29,6 +32,9 @@ std::optional<ToolCallFormat> find_tool_call_format(std::string_view name) {
 
 std::vector<std::string> marker_tokens(const OutputFormat& format) {
   std::vector<std::string> out;
+  if (format.reasoning == ReasoningFormat::harmony || format.tool_calls == ToolCallFormat::harmony) {
+    return {"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"};
+  }
   if (format.reasoning != ReasoningFormat::none) out.insert(out.end(), {"<think>", "</think>"});
   if (format.tool_calls == ToolCallFormat::dsml) out.emplace_back("｜DSML｜");
   const bool glm = format.tool_calls == ToolCallFormat::glm;
@@ -40,6 +46,12 @@ std::vector<std::string> marker_tokens(const OutputFormat& format) {
 
 OutputParser::OutputParser(const OutputFormat& format, const OutputOptions& options)
     : parallel_(options.parallel_tool_calls) {
+  const bool reasons = format.reasoning == ReasoningFormat::harmony;
+  const bool calls = format.tool_calls == ToolCallFormat::harmony;
+  if (reasons || calls) {
+    harmony_ = std::make_unique<HarmonyParser>(reasons, calls && options.tool_calls);
+    return;
+  }
   if (format.reasoning != ReasoningFormat::none) {
     reasoning_ = std::make_unique<ThinkSplitter>(format.reasoning == ReasoningFormat::trimmed_tags,
                                                  options.reasoning_open);
@@ -55,6 +67,11 @@ OutputParser& OutputParser::operator=(OutputParser&&) noexcept = default;
 OutputParser::~OutputParser() = default;
 
 void OutputParser::push(std::string_view piece, OutputDeltas& out) {
+  if (harmony_) {
+    const size_t begin = out.size();
+    harmony_->push(piece, out);
+    return note_calls(out, begin);
+  }
   if (!reasoning_) return pass(piece, out);
   std::string reasoning, content;
   reasoning_->push(piece, reasoning, content);
@@ -74,6 +91,11 @@ void OutputParser::pass(std::string_view content, OutputDeltas& out) {
 }
 
 void OutputParser::finish(OutputDeltas& out) {
+  if (harmony_) {
+    const size_t begin = out.size();
+    harmony_->finish(out);
+    return note_calls(out, begin);
+  }
   if (reasoning_) {
     std::string reasoning, content;
     reasoning_->finish(reasoning, content);

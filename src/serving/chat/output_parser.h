@@ -26,18 +26,19 @@ using OutputDeltas = std::vector<OutputDelta>;
 
 // How an answer marks its reasoning: <think> ... </think>; `trimmed_tags` with line breaks around that are no
 // part of it, as Qwen3 writes them.
-enum class ReasoningFormat : uint8_t { none, tags, trimmed_tags };
+// `harmony`: gpt-oss' channels, of reasoning and calls alike.
+enum class ReasoningFormat : uint8_t { none, tags, trimmed_tags, harmony };
 // DeepSeek's <｜DSML｜tool_calls> blocks; <tool_call> with a JSON object, as Hermes and Qwen3 write it; with
 // <arg_key> and <arg_value>, as GLM does.
-enum class ToolCallFormat : uint8_t { none, dsml, hermes, glm };
+enum class ToolCallFormat : uint8_t { none, dsml, hermes, glm, harmony };
 
 struct OutputFormat {
   ReasoningFormat reasoning = ReasoningFormat::none;
   ToolCallFormat tool_calls = ToolCallFormat::none;
 };
 
-// vLLM's names: none, deepseek_v4, deepseek_r1, qwen3, glm45; none, deepseek_v4, hermes, glm45, glm47.
-// Nothing for another name.
+// vLLM's names: none, deepseek_v4, deepseek_r1, qwen3, glm45; none, deepseek_v4, hermes, glm45, glm47; and
+// gpt_oss of both. Nothing for another name.
 std::optional<ReasoningFormat> find_reasoning_format(std::string_view name);
 std::optional<ToolCallFormat> find_tool_call_format(std::string_view name);
 
@@ -53,6 +54,7 @@ struct OutputOptions {
   std::string tools_json = {};
 };
 
+class HarmonyParser;
 class ThinkSplitter;
 class ToolCallParser;
 
@@ -73,6 +75,7 @@ class OutputParser {
   void pass(std::string_view content, OutputDeltas& out);
   void note_calls(OutputDeltas& out, size_t begin);
 
+  std::unique_ptr<HarmonyParser> harmony_;  // alone, if it is there
   std::unique_ptr<ThinkSplitter> reasoning_;
   std::unique_ptr<ToolCallParser> tool_calls_;
   bool parallel_ = true;
