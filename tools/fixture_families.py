@@ -110,6 +110,18 @@ FAMILIES = {
         "topk_method": "noaux_tc", "norm_topk_prob": True, "first_k_dense_replace": 1, "routed_scaling_factor": 1.8,
         "rms_norm_eps": 1e-5, "rope_theta": 1000000.0, "rope_scaling": None, "max_position_embeddings": 4096,
         "num_nextn_predict_layers": 0}),
+    # Windows of 24 by turns with all keys, more query heads than the hidden size holds, a limit that is felt, gaps in the YaRN
+    # bounds that rounding would close, experts in mxfp4 blocks.
+    "gpt_oss": ("GptOss", {
+        **COMMON, "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "attention_bias": True, "hidden_size": 64,
+        "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 12, "num_key_value_heads": 3, "head_dim": 16,
+        "num_local_experts": 6, "num_experts_per_tok": 3, "experts_per_token": 3, "rms_norm_eps": 1e-5, "rope_theta": 150000.0,
+        "layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 24, "swiglu_limit": 7.0,
+        "initial_context_length": 32, "max_position_embeddings": 1024, "output_router_logits": False, "router_aux_loss_coef": 0.9,
+        "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 32,
+                         "rope_type": "yarn", "truncate": False},
+        "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": [
+            "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}}),
     # All kinds of layers; an indexer that leaves entries out from position 68 on.
     "deepseek_v4": ("DeepseekV4", {
         **DEEPSEEK_V4, "num_hidden_layers": 4, "compress_ratios": [0, 4, 128, 4, 0], "num_hash_layers": 2, "o_groups": 2,

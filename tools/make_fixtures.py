@@ -33,7 +33,8 @@ DISTINCT_TOKENS = 8    # a greedy run that falls into a short loop tests little
 
 def make_config(prefix, config):
     """The config object of transformers; from a copy, since it edits `rope_scaling` in place."""
-    values = {key: value for key, value in copy.deepcopy(config).items() if key != "model_type"}
+    # Codes are read here (gpt_oss_values), for what transformers reads them with wants a GPU.
+    values = {key: value for key, value in copy.deepcopy(config).items() if key not in ("model_type", "quantization_config")}
     return getattr(transformers, f"{prefix}Config")(**values)
 
 
@@ -50,7 +51,12 @@ def randomise(model, config, generator):
             gain = tensor.shape[-1] ** -0.5 if name.endswith("fn") else 1.0
             tensor.data.copy_(torch.randn(tensor.shape, generator=generator) * gain)
             continue
-        if "correction_bias" in name:
+        oss = config["model_type"] == "gpt_oss"
+        if oss and name.endswith(("_proj", "_proj_bias")):  # experts, [experts, in, out]: large enough for the limit of 7
+            value = torch.randn(tensor.shape, generator=generator) * (3 * tensor.shape[1] ** -0.5 if name.endswith("_proj") else 1.0)
+        elif oss and name.endswith((".bias", "sinks")):
+            value = torch.randn(tensor.shape, generator=generator) * (2.0 if "sinks" in name else 0.5)
+        elif "correction_bias" in name:
             value = uniform(tensor.shape, 0.05, 0.6)
         elif "norm" in name:
             value = uniform(tensor.shape, 0.5, 1.5)
@@ -88,8 +94,36 @@ def deepseek_v4_state(model, released_names):
     return {key: value.contiguous() if wide.search(key) else value.bfloat16().contiguous() for key, value in tensors.items()}
 
 
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def gpt_oss_blocks(value):
+    """[experts, in, out] as mxfp4: U8 codes [experts, out, in / 32, 16], low nibble first, and scales [experts, out, in / 32]."""
+    blocks = value.transpose(1, 2).unflatten(2, (-1, 32))
+    scale = torch.ceil(torch.log2(blocks.abs().amax(-1) / 6).clamp(min=-20))
+    codes = (blocks.unsqueeze(-1) / torch.exp2(scale)[..., None, None] - E2M1).abs().argmin(-1)
+    return (codes[..., 0::2] + 16 * codes[..., 1::2]).to(torch.uint8), (scale + 127).to(torch.uint8)
+
+
+def gpt_oss_values(blocks, scales):
+    codes = torch.stack((blocks & 15, blocks >> 4), -1).flatten(-2)
+    return (E2M1[codes.long()] * torch.exp2(scales.float() - 127).unsqueeze(-1)).flatten(2).transpose(1, 2).contiguous()
+
+
+def gpt_oss_state(model):
+    tensors = {}
+    for key, value in model.state_dict().items():
+        if key.endswith(("gate_up_proj", "down_proj")):
+            tensors[key + "_blocks"], tensors[key + "_scales"] = gpt_oss_blocks(value)
+        else:
+            tensors[key] = value.bfloat16().contiguous()
+    return tensors
+
+
 def save_model(model, name, config, folder):
-    tensors = deepseek_v4_state(model, name not in TRANSFORMERS_NAMES) if config["model_type"] == "deepseek_v4" else {}
+    tensors = gpt_oss_state(model) if config["model_type"] == "gpt_oss" else {}
+    if config["model_type"] == "deepseek_v4":
+        tensors = deepseek_v4_state(model, name not in TRANSFORMERS_NAMES)
     for key, value in model.state_dict().items() if not tensors else ():
         if key == "lm_head.weight" and config["tie_word_embeddings"]:
             continue
@@ -114,6 +148,13 @@ def load_reference(prefix, config, folder):
     hf_config = make_config(prefix, config)
     hf_config._attn_implementation = "eager"
     model_class = getattr(transformers, f"{prefix}ForCausalLM")
+    if prefix == "GptOss":
+        stored = load_file(folder / "model.safetensors")
+        for key in [key for key in stored if key.endswith("_blocks")]:
+            stored[key.removesuffix("_blocks")] = gpt_oss_values(stored.pop(key), stored.pop(key.replace("_blocks", "_scales")))
+        model = model_class(hf_config).float()
+        model.load_state_dict({key: value.float() for key, value in stored.items()})
+        return model.eval()
     model, info = model_class.from_pretrained(folder, config=hf_config, dtype=torch.float32, output_loading_info=True)
     problems = {k: v for k, v in info.items() if v}
     assert not problems, problems
@@ -150,6 +191,8 @@ class RouterTap:
         x = inputs[0].flatten(0, -2)
         weight = module.layer.weight if hasattr(module, "layer") else module.weight
         logits = x @ weight.T
+        if c["model_type"] == "gpt_oss":
+            logits = logits + module.bias
         k = c["num_experts_per_tok"]
         if c["model_type"] in ("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe", "glm4_moe_lite"):
             ids, weights = output

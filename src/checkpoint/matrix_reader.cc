@@ -151,6 +151,44 @@ Result<MatrixReader> MatrixReader::create(const StoredTensor& tensor, const Stor
   return reader;
 }
 
+Result<MatrixReader> MatrixReader::create_fp4_blocks(const StoredTensor& tensor, const StoredTensor* scales,
+                                                     uint64_t cols) {
+  constexpr uint64_t kBlockBytes = kFp4BlockCols / 2;
+  const TensorInfo& info = *tensor.info;
+  const auto refuse = [&](ErrorCode code, const std::string& what) {
+    return make_error(code,
+                      fmt::format("{}: tensor '{}' {}", tensor.file->path(), printable(info.name), what));
+  };
+  if (info.dtype != DType::u8 || info.shape.size() < 2 || info.shape.back() != kBlockBytes) {
+    return refuse(
+        ErrorCode::unsupported,
+        fmt::format("is {} {}; blocks of fp4 are read as U8 with {} bytes for each {} columns",
+                    printable(info.dtype_name), shape_text(info.shape), kBlockBytes, kFp4BlockCols));
+  }
+  if (scales == nullptr) return refuse(ErrorCode::data_loss, "has no scales beside it");
+  const std::span<const uint64_t> blocks_shape(info.shape.data(), info.shape.size() - 1);
+  if (scales->info->dtype != DType::u8 || !std::ranges::equal(scales->info->shape, blocks_shape)) {
+    return make_error(
+        ErrorCode::data_loss,
+        fmt::format("{}: tensor '{}' is {} {}; '{}' {} needs U8, one number for each block",
+                    scales->file->path(), printable(scales->info->name), printable(scales->info->dtype_name),
+                    shape_text(scales->info->shape), printable(info.name), shape_text(info.shape)));
+  }
+  MatrixReader reader;
+  reader.tensor_ = tensor;
+  reader.dtype_ = DType::f4_e2m1;
+  reader.data_ = tensor.bytes().data();
+  reader.codes_ = StoredCodes::fp4;
+  reader.cols_ = cols;
+  reader.rows_ = info.bytes() * 2 / cols;
+  reader.scales_ = scales->bytes().data();
+  reader.scale_dtype_ = DType::f8_e8m0;
+  reader.scale_cols_ = cols / kFp4BlockCols;
+  reader.block_cols_ = kFp4BlockCols;
+  reader.row_bytes_ = cols / 2;
+  return reader;
+}
+
 Status MatrixReader::check_scales(uint64_t row_begin, uint64_t row_end) const {
   if (codes_ == StoredCodes::none || row_begin >= row_end) return {};
   const uint64_t first = row_begin / block_rows_, last = (row_end - 1) / block_rows_;

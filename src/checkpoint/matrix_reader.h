@@ -1,7 +1,8 @@
 // MatrixReader: rows of a stored tensor as float32 or bfloat16, whatever the file's type and alignment, or as
 // codes and scales where the file has those. F32, BF16, F16; F8_E4M3 with one scale a block
 // (`weight_scale_inv`, a multiplier despite its name, or `scale`); fp4 (e2m1, two columns a byte, stored as
-// I8 or F4) with one F8_E8M0 scale for each 32 columns of a row. Any thread; nothing is allocated.
+// I8 or F4) with one F8_E8M0 scale for each 32 columns of a row, or in gpt-oss' blocks. Any thread; nothing
+// is allocated.
 #pragma once
 
 #include <cstddef>
@@ -36,6 +37,11 @@ class MatrixReader {
   // very tensor: the last block of a row or column may be partial. fp4 needs F8_E8M0 [rows, ceil(cols / 32)].
   static Result<MatrixReader> create(const StoredTensor& tensor, const StoredTensor* scales = nullptr,
                                      uint32_t block_rows = 0, uint32_t block_cols = 0);
+
+  // fp4 as gpt-oss stores it: U8 [.., blocks of 32 columns, 16], and U8 scales [.., blocks] of e8m0, seen as
+  // rows of `cols` columns, a multiple of 32 that divides what the file has.
+  static Result<MatrixReader> create_fp4_blocks(const StoredTensor& tensor, const StoredTensor* scales,
+                                                uint64_t cols);
 
   uint64_t rows() const { return rows_; }
   uint64_t cols() const { return cols_; }

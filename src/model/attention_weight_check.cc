@@ -68,6 +68,7 @@ struct Checker {
       TANDEM_TRY(vector(name + "k_bias", weights.k_bias, key_width));
       TANDEM_TRY(vector(name + "v_bias", weights.v_bias, key_width));
     }
+    if (attention.has_sinks) TANDEM_TRY(vector(name + "sinks", weights.sinks, attention.num_heads));
     if (attention.output_bias) {
       TANDEM_TRY(vector(name + "output_bias", weights.output_bias, config.hidden_size));
     }

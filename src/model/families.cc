@@ -12,7 +12,7 @@
 namespace tandem {
 namespace {
 
-constexpr std::array<FamilyEntry, 12> kFamilies = {{
+constexpr std::array<FamilyEntry, 13> kFamilies = {{
     {"deepseek_v2", Family::deepseek_v2, parse_deepseek_v2, plan_deepseek},
     {"deepseek_v3", Family::deepseek_v3, parse_deepseek_v3, plan_deepseek},
     {"kimi_k2", Family::deepseek_v3, parse_deepseek_v3, plan_deepseek},
@@ -23,6 +23,7 @@ constexpr std::array<FamilyEntry, 12> kFamilies = {{
     {"glm4_moe_lite", Family::deepseek_v3, parse_glm4_moe_lite, plan_deepseek},
     {"qwen2_moe", Family::qwen2_moe, parse_qwen2_moe, plan_qwen2_moe},
     {"glm4_moe", Family::glm4_moe, parse_glm4_moe, plan_glm4_moe},
+    {"gpt_oss", Family::gpt_oss, parse_gpt_oss, plan_gpt_oss},
     {"deepseek_v4", Family::deepseek_v4, parse_deepseek_v4, plan_deepseek_v4, canonical_deepseek_v4_name},
     {"deepseek_ref", Family::deepseek_v4, parse_deepseek_v4, plan_deepseek_v4, canonical_deepseek_v4_name},
 }};

@@ -77,6 +77,7 @@ void parse_granite_moe(ConfigReader& reader, ModelConfig& config);
 void parse_olmoe(ConfigReader& reader, ModelConfig& config);
 void parse_qwen2_moe(ConfigReader& reader, ModelConfig& config);
 void parse_glm4_moe(ConfigReader& reader, ModelConfig& config);
+void parse_gpt_oss(ConfigReader& reader, ModelConfig& config);
 void parse_deepseek_v4(ConfigReader& reader, ModelConfig& config);
 
 void plan_deepseek(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
@@ -86,6 +87,7 @@ void plan_granite_moe(const ModelConfig& config, LoadPlan& plan, ModelWeights& w
 void plan_olmoe(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
 void plan_qwen2_moe(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
 void plan_glm4_moe(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
+void plan_gpt_oss(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
 void plan_deepseek_v4(const ModelConfig& config, LoadPlan& plan, ModelWeights& weights);
 
 }  // namespace tandem

@@ -37,6 +37,11 @@ void count(const TensorClaim& claim, const ModelConfig& config, InspectReport::R
   const ExpertFormat experts =
       claim.role == WeightRole::experts ? config.quantization.experts : ExpertFormat::same;
   if (!is_table(claim)) role.parameters += elements;
+  if (claim.fp4_cols != 0) {
+    role.bytes[DType::f4_e2m1] += dtype_bytes(DType::f4_e2m1, elements);
+    role.bytes[DType::f8_e8m0] += elements / 32;
+    return;
+  }
   if (experts == ExpertFormat::mxfp4) {
     count_rows(claim, DType::f4_e2m1, DType::f8_e8m0, 32, role);
   } else if (experts == ExpertFormat::nvfp4) {

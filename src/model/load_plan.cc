@@ -5,6 +5,7 @@
 #include <cassert>
 #include <utility>
 
+#include "checkpoint/matrix_reader.h"
 #include "model/families.h"
 
 namespace tandem {
@@ -40,7 +41,7 @@ void append_rows(const std::vector<SourceRows>& sources, uint64_t begin, uint64_
   uint64_t first = 0;
   for (const SourceRows& source : sources) {
     const uint64_t from = std::max(begin, first), to = std::min(end, first + source.count);
-    if (from < to) out.push_back({source.claim, source.begin + from - first, to - from});
+    if (from < to) out.push_back({source.claim, source.begin + from - first, to - from, source.col_begin});
     first += source.count;
   }
 }
@@ -75,15 +76,27 @@ bool is_held(const PackItem& item, const HeldParts& held) {
 uint64_t TensorClaim::elements() const {
   uint64_t count = 1;
   for (const uint64_t dim : shape) count *= dim;
-  return count;
+  return fp4_cols == 0 ? count : count * 2;
 }
 
 size_t LoadPlan::claim(std::string tensor, std::vector<uint64_t> shape, WeightRole role, bool block_quantized,
                        DType released) {
   [[maybe_unused]] const bool inserted = by_name_.emplace(tensor, claims_.size()).second;
   assert(inserted);
-  claims_.push_back({std::move(tensor), std::move(shape), role, block_quantized, expert_, released});
+  claims_.push_back({std::move(tensor), std::move(shape), role, block_quantized, expert_, released, 0});
   return claims_.size() - 1;
+}
+
+size_t LoadPlan::claim_fp4_blocks(std::string tensor, uint32_t experts, uint32_t rows, uint32_t cols,
+                                  uint64_t seen_cols) {
+  const size_t index = claim(std::move(tensor), {experts, rows, cols / kFp4BlockCols, kFp4BlockCols / 2},
+                             WeightRole::experts, false, DType::u8);
+  claims_[index].fp4_cols = seen_cols;
+  return index;
+}
+
+void LoadPlan::expert_bias(std::vector<float>& out, size_t claim, uint32_t intermediate) {
+  expert_biases_.push_back({claim, expert_, intermediate, &out});
 }
 
 const TensorClaim* LoadPlan::find(std::string_view tensor) const {

@@ -32,6 +32,9 @@ struct TensorClaim {
   bool block_quantized = false;  // fp8 releases store it as F8_E4M3 with block scales
   uint32_t expert = kNoExpert;   // the one that it belongs to; a stack of experts has none
   DType released = DType::none;  // what released files store it as, where that is not the model's own type
+  // Of fp4 in blocks, `shape` [.., blocks of 32 columns, 16 bytes], with scales in a tensor of its own: the
+  // columns of a row. 0: everything else.
+  uint64_t fp4_cols = 0;
   uint64_t elements() const;
 };
 
@@ -39,6 +42,7 @@ struct TensorClaim {
 struct SourceRows {
   size_t claim = 0;
   uint64_t begin = 0, count = 0;
+  uint64_t col_begin = 0;  // the first column that is the source's
 };
 
 // A weight to pack from sources, one after another.
@@ -60,6 +64,15 @@ struct CopyItem {
   std::vector<float>* values = nullptr;
   std::vector<uint16_t>* bits =
       nullptr;  // looked-up rows: the one of both that fits the compute type is filled
+};
+
+// The biases of one expert, a row of a claim of all experts: of gate and up, whose numbers alternate there,
+// the slice's, gate's first; of down, kept where the slice has the expert's first rows.
+struct ExpertBiasItem {
+  size_t claim = 0;
+  uint32_t expert = 0;
+  uint32_t intermediate = 0;  // rows of the expert; 0: of down
+  std::vector<float>* out = nullptr;
 };
 
 // A table of whole numbers, kept as int32. Each must be in [0, limit).
@@ -95,6 +108,12 @@ class LoadPlan {
             uint32_t cols);
   // Packs the transpose of `source`, which has `source_cols` columns: [source_cols, source.count].
   void pack_transposed(PackedWeight& out, WeightRole role, SourceRows source, uint32_t source_cols);
+  // Claims U8 blocks of fp4 [experts, rows, cols / 32, 16], seen as rows of `seen_cols` columns: `cols`, or a
+  // multiple of it.
+  size_t claim_fp4_blocks(std::string tensor, uint32_t experts, uint32_t rows, uint32_t cols,
+                          uint64_t seen_cols);
+  // Of the expert that `at_expert` named.
+  void expert_bias(std::vector<float>& out, size_t claim, uint32_t intermediate);
   // Claims and packs one matrix. Routers and heads are never block-quantised; everything else may be.
   void matrix(PackedWeight& out, WeightRole role, std::string tensor, uint32_t rows, uint32_t cols);
   // Claims and keeps a vector as float32.
@@ -117,6 +136,7 @@ class LoadPlan {
   const std::vector<PackItem>& packs() const { return packs_; }
   const std::vector<CopyItem>& copies() const { return copies_; }
   const std::vector<TableItem>& tables() const { return tables_; }
+  const std::vector<ExpertBiasItem>& expert_biases() const { return expert_biases_; }
   // The claim of a tensor, or null.
   const TensorClaim* find(std::string_view tensor) const;
 
@@ -127,6 +147,7 @@ class LoadPlan {
   std::vector<PackItem> packs_;
   std::vector<CopyItem> copies_;
   std::vector<TableItem> tables_;
+  std::vector<ExpertBiasItem> expert_biases_;
   std::unordered_map<std::string, size_t> by_name_;
 };
 

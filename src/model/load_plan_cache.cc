@@ -19,7 +19,8 @@ uint64_t id_of(const PackItem& item, PackFormat format, bool quantized, uint32_t
       pack_format_name(format), item.arrangement == PackArrangement::gate_up ? "gate_up" : "plain", item.rows,
       item.cols, phase, item.col_begin, item.transposed ? " transposed" : "");
   for (const SourceRows& source : item.sources)
-    text += fmt::format(" {}[{}+{}]", claims[source.claim].tensor, source.begin, source.count);
+    text += fmt::format(" {}[{}+{}]", claims[source.claim].tensor, source.begin, source.count) +
+            (source.col_begin == 0 ? "" : fmt::format(" from column {}", source.col_begin));
   return checksum64(text);
 }
 
@@ -90,6 +91,7 @@ void LoadRun::adopt(ModelWeights& weights, const PackedCache& cache, ThreadPool&
   for (size_t i = 0; i < plan_.tables().size(); ++i) {
     if (tensors_.tables[i] != nullptr) fill(*plan_.tables()[i].out, cache.part(part++));
   }
+  read_expert_biases();
   weights.resident_bytes = resident_bytes_;
 }
 

@@ -66,7 +66,9 @@ class NamedTensors {
 
   // The scales beside a claimed tensor, or null. data_loss: two of them.
   Result<const StoredTensor*> scale_of(const LoadPlan& plan, const TensorClaim& claim) const {
-    constexpr std::string_view kWeight = ".weight";
+    constexpr std::string_view kWeight = ".weight", kBlocks = "_blocks";
+    if (claim.fp4_cols != 0)
+      return find(claim.tensor.substr(0, claim.tensor.size() - kBlocks.size()) + "_scales");
     if (!claim.tensor.ends_with(kWeight)) return nullptr;
     const std::string module = claim.tensor.substr(0, claim.tensor.size() - kWeight.size());
     const StoredTensor* found = nullptr;
@@ -184,8 +186,12 @@ Result<ResolvedTensors> resolve_tensors(const LoadPlan& plan, const Checkpoint& 
     TANDEM_ASSIGN(const StoredTensor* const scale, tensors.scale_of(plan, claim));
     if (scale != nullptr) scales.insert(scale->info->name);
     if (!is_held(claim, held) || table_claims.contains(i)) continue;
-    TANDEM_ASSIGN(resolved.readers[i], MatrixReader::create(*stored, scale, config.quantization.block_rows,
-                                                            config.quantization.block_cols));
+    if (claim.fp4_cols != 0) {
+      TANDEM_ASSIGN(resolved.readers[i], MatrixReader::create_fp4_blocks(*stored, scale, claim.fp4_cols));
+    } else {
+      TANDEM_ASSIGN(resolved.readers[i], MatrixReader::create(*stored, scale, config.quantization.block_rows,
+                                                              config.quantization.block_cols));
+    }
     resolved.stored_bytes += stored->info->bytes() + (scale != nullptr ? scale->info->bytes() : 0);
   }
   for (const TableItem& item : plan.tables()) {

@@ -47,6 +47,12 @@ struct Stretch {
   uint64_t begin, end;  // the same rows of the packed weight
 };
 
+// The columns of a source that are packed.
+MatrixReader::Columns columns_of(const PackItem& item, const SourceRows& source) {
+  const uint64_t begin = source.col_begin + item.col_begin;
+  return {begin, begin + item.cols};
+}
+
 // Calls `each` for what rows [row_begin, row_end) of the packed weight take from each source, in order.
 template <class Each>
 Status for_each_stretch(const PackItem& item, uint32_t row_begin, uint32_t row_end, Each each) {
@@ -85,6 +91,16 @@ LoadRun::LoadRun(const LoadPlan& plan, const ResolvedTensors& tensors, const Ker
     resident_bytes_ += bytes;
     work_bytes_ += claim.elements() * element;
     add_tasks(i, true, static_cast<uint32_t>(reader.rows()), static_cast<uint32_t>(reader.cols()));
+  }
+  for (const ExpertBiasItem& item : plan.expert_biases()) {
+    if (!is_held(plan.claims()[item.claim].role, held) || !held.share.contains(item.expert)) continue;
+    const uint64_t count = item.intermediate != 0
+                               ? 2 * uint64_t{held.share.rows.within(item.intermediate).size()}
+                           : held.share.rows.begin == 0 ? reader_of(tensors, item.claim).cols()
+                                                        : 0;
+    const uint64_t bytes = count * sizeof(float);
+    role_bytes_[static_cast<size_t>(WeightRole::experts)] += bytes;
+    resident_bytes_ += bytes;
   }
   for (size_t i = 0; i < plan.tables().size(); ++i) {
     if (tensors.tables[i] == nullptr) continue;
@@ -245,6 +261,26 @@ void LoadRun::size_copies() {
   }
 }
 
+// A few megabytes at most, from the files even when there is a cache.
+void LoadRun::read_expert_biases() {
+  std::vector<float> row;
+  for (const ExpertBiasItem& item : plan_.expert_biases()) {
+    if (!is_held(plan_.claims()[item.claim].role, held_) || !held_.share.contains(item.expert)) continue;
+    const MatrixReader& reader = reader_of(tensors_, item.claim);
+    row.resize(reader.cols());
+    reader.read_f32(item.expert, item.expert + 1, row.data());
+    if (item.intermediate == 0) {
+      if (held_.share.rows.begin == 0) *item.out = row;
+      continue;
+    }
+    const RowRange rows = held_.share.rows.within(item.intermediate);
+    item.out->clear();
+    for (const uint32_t half : {0u, 1u}) {  // gate, then up
+      for (uint32_t i = rows.begin; i < rows.end; ++i) item.out->push_back(row[size_t{2} * i + half]);
+    }
+  }
+}
+
 // One buffer for the packed weights of each layer.
 Result<void> LoadRun::place(ModelWeights& weights) {
   describe_packed();
@@ -280,6 +316,7 @@ Result<void> LoadRun::load(ModelWeights& weights, ThreadPool& pool, LoadProgress
     TANDEM_ASSIGN(*item.out, read_table(*tensors_.tables[i], item.limit));
   }
   TANDEM_TRY(place(weights));
+  read_expert_biases();
   std::vector<OwnedBuffer> scratch;
   for (int worker = 0; worker < pool.threads(); ++worker) {
     TANDEM_ASSIGN(OwnedBuffer buffer, OwnedBuffer::allocate(scratch_bytes_));
@@ -317,16 +354,16 @@ Result<uint64_t> LoadRun::pack_codes(const Pack& pack, uint32_t row_begin, uint3
   const PackItem& item = pack.item;
   const uint32_t block = scale_block_cols(pack.format);
   const size_t blocks = (pack.phase + item.cols + block - 1) / block;
-  const MatrixReader::Columns columns{item.col_begin, uint64_t{item.col_begin} + item.cols};
   const Status packed = for_each_stretch(item, row_begin, row_end, [&](const Stretch& part) -> Status {
     const MatrixReader& reader = reader_of(tensors_, part.source.claim);
+    const MatrixReader::Columns columns = columns_of(item, part.source);
     TANDEM_TRY(reader.check_scales(part.from, part.to));
     if (pack.format == PackFormat::fp8_block) {
       reader.read_f32_scales(part.from, part.to, reinterpret_cast<float*>(scratch), columns);
     } else {
       reader.read_e8m0_scales(part.from, part.to, reinterpret_cast<uint8_t*>(scratch), columns);
     }
-    const CodedRows rows = {reader.code_row(part.from, item.col_begin), reader.row_bytes(), scratch, blocks};
+    const CodedRows rows = {reader.code_row(part.from, columns.begin), reader.row_bytes(), scratch, blocks};
     const PackFault fault = table_.pack_coded(
         pack.format, item.arrangement, item.rows, item.cols, pack.phase, static_cast<uint32_t>(part.begin),
         static_cast<uint32_t>(part.end), rows, const_cast<std::byte*>(item.out->data));
@@ -347,9 +384,9 @@ Result<uint64_t> LoadRun::pack_codes(const Pack& pack, uint32_t row_begin, uint3
 Result<uint64_t> LoadRun::pack_quantized(const Pack& pack, uint32_t row_begin, uint32_t row_end,
                                          std::byte* scratch) {
   const PackItem& item = pack.item;
-  const MatrixReader::Columns columns{item.col_begin, uint64_t{item.col_begin} + item.cols};
   const Status packed = for_each_stretch(item, row_begin, row_end, [&](const Stretch& part) -> Status {
     const MatrixReader& reader = reader_of(tensors_, part.source.claim);
+    const MatrixReader::Columns columns = columns_of(item, part.source);
     for (uint64_t row = 0; row < part.to - part.from;) {
       // To the end of a panel.
       const uint64_t begin = part.begin + row;
@@ -379,9 +416,9 @@ Result<uint64_t> LoadRun::pack_rows(const PackItem& item, uint32_t row_begin, ui
                                     std::byte* scratch) const {
   const uint64_t row_bytes = item.cols * dtype_bytes(compute_dtype_, 1);
   std::byte* out = scratch;
-  const MatrixReader::Columns columns{item.col_begin, uint64_t{item.col_begin} + item.cols};
   const Status packed = for_each_stretch(item, row_begin, row_end, [&](const Stretch& part) -> Status {
     const MatrixReader& reader = reader_of(tensors_, part.source.claim);
+    const MatrixReader::Columns columns = columns_of(item, part.source);
     TANDEM_TRY(reader.check_scales(part.from, part.to));
     if (compute_dtype_ == DType::f32) {
       reader.read_f32(part.from, part.to, reinterpret_cast<float*>(out), columns);

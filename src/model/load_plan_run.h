@@ -76,6 +76,7 @@ class LoadRun {
   void add_tasks(uint32_t item, bool copy, uint32_t rows, uint32_t cols);
   void describe_packed();  // all but their bytes
   void size_copies();
+  void read_expert_biases();
   Result<void> place(ModelWeights& weights);
   Result<uint64_t> run(const Task& task, std::byte* scratch);
   Result<uint64_t> pack_quantized(const Pack& pack, uint32_t row_begin, uint32_t row_end, std::byte* scratch);

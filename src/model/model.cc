@@ -19,6 +19,7 @@ MoeShape moe_shape(const ModelConfig& config) {
   shape.shared_intermediate_size = config.shared_intermediate_size;
   shape.router = config.router;
   shape.swiglu_limit = config.swiglu_limit;
+  shape.swiglu_alpha = config.swiglu_alpha;
   shape.num_hash_layers = config.num_hash_layers;
   shape.vocab_size = config.vocab_size;
   shape.gates_shared_expert = config.gates_shared_expert;

@@ -34,7 +34,7 @@ DType parse_stored_dtype(ConfigReader& reader) {
   return DType::none;
 }
 
-QuantizationConfig parse_quantization(ConfigReader& reader) {
+QuantizationConfig parse_quantization(ConfigReader& reader, const std::string& model_type) {
   QuantizationConfig quantization;
   if (reader.has("compression_config")) {
     reader.fail(ErrorCode::unsupported, "compression_config",
@@ -43,6 +43,10 @@ QuantizationConfig parse_quantization(ConfigReader& reader) {
   if (!reader.has("quantization_config")) return quantization;
   ConfigReader section = reader.object("quantization_config");
   quantization.method = section.text_or("quant_method", "");
+  if (quantization.method == "mxfp4" && model_type == "gpt_oss") {
+    quantization.modules_not_converted = section.texts("modules_to_not_convert");
+    return quantization;
+  }
   if (quantization.method != "fp8") {
     section.fail(ErrorCode::unsupported, "quant_method",
                  fmt::format("is {}; only fp8 with a weight_block_size is implemented",
@@ -91,7 +95,7 @@ void parse_common(ConfigReader& reader, ModelConfig& config) {
   config.attention.num_heads = reader.u32("num_attention_heads", 1, kMostHeads);
   config.tie_word_embeddings = reader.boolean_or("tie_word_embeddings", false);
   config.stored_dtype = parse_stored_dtype(reader);
-  config.quantization = parse_quantization(reader);
+  config.quantization = parse_quantization(reader, config.model_type);
   parse_special_tokens(reader, config);
   if (const std::string act = reader.text_or("hidden_act", "silu"); act != "silu") {
     reader.fail(ErrorCode::unsupported, "hidden_act", fmt::format("is '{}'; silu is implemented", act));

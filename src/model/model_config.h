@@ -23,7 +23,8 @@ enum class Family : uint8_t {
   deepseek_v4,
   olmoe,
   qwen2_moe,
-  glm4_moe
+  glm4_moe,
+  gpt_oss
 };
 
 enum class AttentionKind : uint8_t {
@@ -60,6 +61,9 @@ struct AttentionConfig {
   bool whole_qk_norm = false;     // OLMoE: one RMS norm over all heads of q and one over all of k, instead
   float qkv_bound = 0.0f;         // OLMoE's clip_qkv, behind the norms and before RoPE; 0: none
   bool qkv_bias = false, output_bias = false;  // gqa: added to the products, before norms
+  bool has_sinks = false;         // gqa: a score of each head without a key or value, in its softmax
+  std::vector<uint32_t> windows;  // gqa [num_layers]: keys that a row sees, itself included; 0 or none: all
+  uint32_t window(uint32_t layer) const { return layer < windows.size() ? windows[layer] : 0; }
   // mla
   uint32_t q_lora_rank = 0;  // 0: q_proj straight from the hidden row
   uint32_t kv_lora_rank = 0;
@@ -140,6 +144,7 @@ struct ModelConfig {
   RouterConfig router;
   uint32_t num_hash_layers = 0;  // the first MoE layers: experts by token id
   float swiglu_limit = 0.0f;     // bound on both factors of an expert's SwiGLU; 0: none
+  float swiglu_alpha = 0.0f;     // above 0: experts are gate * sigmoid(alpha * gate) * (up + 1)
 
   // GraniteMoE's multipliers; 1 elsewhere. Logits are divided by logits_divisor.
   float embedding_multiplier = 1.0f, residual_multiplier = 1.0f, logits_divisor = 1.0f;

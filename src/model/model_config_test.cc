@@ -310,8 +310,7 @@ TEST(ModelConfig, GraniteMultipliers) {
 }
 
 TEST(ModelConfig, NotImplementedModelTypes) {
-  for (const char* type :
-       {"deepseek_v4_1", "deepseek_v32", "gpt_oss", "glm_moe_dsa", "minimax_m2", "step3p7"}) {
+  for (const char* type : {"deepseek_v4_1", "deepseek_v32", "glm_moe_dsa", "minimax_m2", "step3p7"}) {
     expect_refused(std::string(R"({"model_type":")") + type + "\"", "", type);
     expect_refused(std::string(R"({"model_type":")") + type + "\"", "",
                    "deepseek_v2, deepseek_v3, kimi_k2, qwen3_moe");

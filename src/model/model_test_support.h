@@ -21,10 +21,11 @@ namespace tandem::test {
 
 // One fixture of each shape of a family: MLA with and without q_lora, V2's and V3's routers, GQA with head
 // norms, plain, with multipliers, with whole norms, biases and clipped values, with a gated shared expert,
-// and with heads that rotate in part; a window with compressed entries and residual streams.
+// with heads that rotate in part, and with sinks, windows and biases of the experts; a window with compressed
+// entries and residual streams.
 inline constexpr const char* kFamilies[] = {"deepseek_v2", "deepseek_v3", "moonlight",   "qwen3_moe",
                                             "mixtral",     "granitemoe",  "deepseek_v4", "olmoe",
-                                            "qwen2_moe",   "glm4_moe"};
+                                            "qwen2_moe",   "glm4_moe",    "gpt_oss"};
 
 struct TestModel {
   ModelConfig config;

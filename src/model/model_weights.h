@@ -51,7 +51,7 @@ struct AttentionWeights {
   PackedWeight output;  // [hidden, heads * (head_dim or v_head_dim)]; compressed: [hidden, groups * lora]
   // compressed: q_a, q_a_norm, q_b [heads * head_dim, q_lora_rank], kv_a [head_dim, hidden] and kv_a_norm
   // [head_dim] are used as well
-  std::vector<float> sinks;                 // [heads]
+  std::vector<float> sinks;                 // [heads]; of gqa too, or empty
   std::vector<PackedWeight> output_groups;  // [groups]: [output_lora_rank, heads * head_dim / groups]
   // Rows of the compressor's keys, then of its scores, each head_dim (ratio 4: 2 * head_dim), then for ratio
   // 4 the same of the indexer with index_head_dim; from the hidden row. Empty without a ratio.

@@ -292,8 +292,8 @@ TEST_F(ModelWeightsTest, WhatIsWrongIsNamed) {
 TEST(ModelWeightsFixtures, EveryFamilyLoads) {
   ThreadPool pool(1);
   for (const char* name : {"deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "glm4_moe", "glm4_moe_lite",
-                           "granitemoe", "kimi_k2", "mixtral", "moonlight", "olmoe", "qwen2_moe", "qwen3_moe",
-                           "qwen3_moe_sparse_step", "../../models/arith"}) {
+                           "gpt_oss", "granitemoe", "kimi_k2", "mixtral", "moonlight", "olmoe", "qwen2_moe",
+                           "qwen3_moe", "qwen3_moe_sparse_step", "../../models/arith"}) {
     const std::string folder = std::string("tests/fixtures/") + name;
     const auto text = read_config_json(folder);
     ASSERT_TRUE(text.has_value()) << text.error().message;

@@ -87,6 +87,11 @@ class ModelWeightsTest : public ::testing::Test {
         tensors_[claim.tensor] = std::move(tensor);
         continue;
       }
+      if (claim.fp4_cols != 0) {
+        set_fp4_blocks(claim.tensor, tensor);
+        tensors_[claim.tensor] = std::move(tensor);
+        continue;
+      }
       tensor.values.resize(claim.elements());
       for (size_t i = 0; i < tensor.values.size(); ++i) tensor.values[i] = value_of(claim.tensor, i);
       if (blocks && claim.block_quantized) {
@@ -112,6 +117,31 @@ class ModelWeightsTest : public ::testing::Test {
   static void set_bytes(Tensor& tensor) {
     tensor.bytes.resize(tensor.values.size() * 4);
     std::memcpy(tensor.bytes.data(), tensor.values.data(), tensor.bytes.size());
+  }
+
+  // gpt-oss: codes in blocks of 32 columns, and their scales in the tensor beside. The values are in the
+  // order of the codes.
+  void set_fp4_blocks(const std::string& name, Tensor& tensor) {
+    constexpr float kE2m1[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    Tensor scales;
+    scales.dtype = tensor.dtype = "U8";
+    scales.shape = {tensor.shape.begin(), tensor.shape.end() - 1};
+    size_t blocks = 1;
+    for (const uint64_t dim : scales.shape) blocks *= dim;
+    const size_t seed = std::hash<std::string>{}(name) % 997;
+    for (size_t block = 0; block < blocks; ++block) {
+      const auto exponent = static_cast<uint8_t>(120 + (seed + block * 7) % 11);
+      scales.bytes.push_back(exponent);
+      for (size_t i = 0; i < 16; ++i) {
+        const auto byte = static_cast<uint8_t>(seed + block * 31 + i * 77);
+        tensor.bytes.push_back(byte);
+        for (const int code : {byte & 15, byte >> 4}) {  // the low half is the first column
+          const float value = std::ldexp(kE2m1[code & 7], exponent - 127);
+          tensor.values.push_back((code & 8) != 0 ? -value : value);
+        }
+      }
+    }
+    tensors_[name.substr(0, name.size() - std::string("_blocks").size()) + "_scales"] = std::move(scales);
   }
 
   void quantize(const std::string& name, Tensor& tensor) {

@@ -73,7 +73,9 @@ void GqaStep::append(ProgramBuilder& builder, uint32_t layer, const AttentionWei
                                     .num_heads = attention.num_heads,
                                     .num_kv_heads = attention.num_kv_heads,
                                     .head_dim = head_dim,
-                                    .scale = attention.softmax_scale}));
+                                    .scale = attention.softmax_scale,
+                                    .window = attention.window(layer),
+                                    .sinks = weights.sinks}));
   append_matmul(builder, name + "output",
                 {.weights = {&weights.output, 1}, .in = attended_, .out = tensors_.branch});
   if (attention.output_bias)

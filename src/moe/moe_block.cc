@@ -31,9 +31,9 @@ Status check_gate(const MoeShape& shape, size_t index, const MoeLayerWeights& la
   if (layer.router.empty()) return {};
   const RouterConfig& router = shape.router;
   if (!shape.is_hashed(static_cast<LayerIndex>(index))) {
-    if (!layer.logit_bias.empty() && layer.logit_bias.size() != router.num_experts)
+    if (layer.logit_bias.size() != (router.has_logit_bias ? router.num_experts : 0))
       return make_error(ErrorCode::internal,
-                        layer_text(index) + ": not one bias for each of the router's logits");
+                        layer_text(index) + ": the router's logits and their biases differ");
     if (!router.has_bias || layer.router_bias.size() == router.num_experts) return {};
     return make_error(ErrorCode::internal, layer_text(index) + ": the router has no bias");
   }

@@ -22,7 +22,9 @@ struct RouterConfig {
   uint32_t num_experts = 0;
   uint32_t top_k = 0;
   RouterScore score = RouterScore::softmax;
-  bool has_bias = false;     // e_score_correction_bias: added for selection only, never to a weight
+  bool has_bias = false;  // e_score_correction_bias: added for selection only, never to a weight
+  // gpt-oss: added to the logits themselves, so to weights as well.
+  bool has_logit_bias = false;
   uint32_t num_groups = 1;   // n_group
   uint32_t groups_kept = 1;  // topk_group
   GroupScore group_score = GroupScore::max;

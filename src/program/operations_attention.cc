@@ -77,6 +77,8 @@ OperationPtr gqa(std::string name, const GqaSpec& spec) {
         args.num_kv_heads = spec.num_kv_heads;
         args.head_dim = spec.head_dim;
         args.scale = spec.scale;
+        args.window = spec.window;
+        args.sinks = spec.sinks.empty() ? nullptr : spec.sinks.data();
         step.kernels.run(step.kernels.table().gqa, args);
         return {};
       },

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,8 @@ struct GqaSpec {
   Tensor out;  // compute dtype [rows, num_heads * head_dim]
   uint32_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
   float scale = 1.0f;
+  uint32_t window = 0;           // keys that a row sees, itself included; 0: all
+  std::span<const float> sinks;  // [num_heads] or empty
 };
 OperationPtr gqa(std::string name, const GqaSpec& spec);
 
