@@ -38,11 +38,16 @@ uint64_t copy_bytes(const LoadPlan& plan, const CopyItem& item) {
   return plan.claims()[item.claim].elements() * (item.bits != nullptr ? sizeof(uint16_t) : sizeof(float));
 }
 
+uint64_t bias_elements(const LoadPlan& plan, const ExpertBiasItem& item) {
+  return item.intermediate != 0 ? uint64_t{2} * item.intermediate : plan.claims()[item.claim].shape.back();
+}
+
 uint64_t total_bytes(const LoadPlan& plan, const KernelTable& table, const RandomModelOptions& options) {
   uint64_t total = 0;
   for (const PackItem& item : plan.packs())
     total += packed_bytes(table, format_of(plan, item, options), item);
   for (const CopyItem& item : plan.copies()) total += copy_bytes(plan, item);
+  for (const ExpertBiasItem& item : plan.expert_biases()) total += bias_elements(plan, item) * sizeof(float);
   for (const TableItem& item : plan.tables()) total += plan.claims()[item.claim].elements() * sizeof(int32_t);
   return total;
 }
@@ -98,6 +103,10 @@ Status fill_packed(const LoadPlan& plan, const KernelTable& table, ThreadPool& p
   return {};
 }
 
+float random_unit(uint64_t seed) {  // -1 to 1
+  return static_cast<float>(random_bits(seed) >> 40) / 8388608.0f - 1.0f;
+}
+
 // Norms are 1; other vectors are small, and as matrices such that a row keeps its magnitude.
 void fill_values(const TensorClaim& claim, uint64_t seed, std::vector<float>& values) {
   values.resize(claim.elements());
@@ -105,8 +114,7 @@ void fill_values(const TensorClaim& claim, uint64_t seed, std::vector<float>& va
   const float magnitude =
       claim.shape.size() > 1 ? 1.0f / std::sqrt(static_cast<float>(claim.shape.back())) : 0.1f;
   for (size_t i = 0; i < values.size(); ++i) {
-    const float unit = static_cast<float>(random_bits(seed + i) >> 40) / 8388608.0f - 1.0f;
-    values[i] = norm ? 1.0f : unit * magnitude;
+    values[i] = norm ? 1.0f : random_unit(seed + i) * magnitude;
   }
 }
 
@@ -125,6 +133,11 @@ void fill_copies(const LoadPlan& plan, ThreadPool& pool, RandomModel& model, uin
       fill_random_bf16(item.bits->data() + begin, std::min(kFillElements, claim.elements() - begin), 1.0f,
                        seed + begin);
     });
+  }
+  for (const ExpertBiasItem& item : plan.expert_biases()) {
+    item.out->resize(bias_elements(plan, item));
+    for (float& value : *item.out) value = random_unit(++seed) * 0.1f;
+    model.role_bytes[static_cast<size_t>(WeightRole::experts)] += item.out->size() * sizeof(float);
   }
   for (const TableItem& item : plan.tables()) {
     const TensorClaim& claim = plan.claims()[item.claim];

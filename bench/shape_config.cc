@@ -42,6 +42,26 @@ void add_qwen3(const ModelShape& shape, Json& config) {
   config["rope_theta"] = 1e6;
 }
 
+void add_olmoe(const ModelShape& shape, Json& config) {
+  config["num_key_value_heads"] = shape.kv_heads;
+  config["intermediate_size"] = shape.intermediate;
+  config["num_experts"] = shape.experts;
+}
+
+void add_gpt_oss(const ModelShape& shape, Json& config) {
+  config["attention_bias"] = true;
+  config["num_key_value_heads"] = shape.kv_heads;
+  config["head_dim"] = shape.head_dim;
+  config["intermediate_size"] = shape.intermediate;
+  config["num_local_experts"] = shape.experts;
+  config["sliding_window"] = 128;
+  config["swiglu_limit"] = 7.0;
+  config["rope_theta"] = 150000.0;
+  config["rope_scaling"] = yarn(32, 4096);
+  config["rope_scaling"]["truncate"] = false;
+  config["quantization_config"] = {{"quant_method", "mxfp4"}};
+}
+
 void add_deepseek(const ModelShape& shape, uint32_t layers, Json& config) {
   config["num_key_value_heads"] = shape.heads;
   config["q_lora_rank"] = shape.q_lora == 0 ? Json() : Json(shape.q_lora);
@@ -116,6 +136,8 @@ std::string shape_config_text(const ModelShape& shape, uint32_t layers) {
                  {"torch_dtype", "bfloat16"}};
   if (shape.model_type == "granitemoe") add_granite(shape, config);
   if (shape.model_type == "qwen3_moe") add_qwen3(shape, config);
+  if (shape.model_type == "olmoe") add_olmoe(shape, config);
+  if (shape.model_type == "gpt_oss") add_gpt_oss(shape, config);
   if (shape.model_type == "deepseek_v2" || shape.model_type == "deepseek_v3")
     add_deepseek(shape, layers, config);
   if (shape.model_type == "deepseek_v4") add_deepseek_v4(shape, layers, config);

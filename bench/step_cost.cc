@@ -13,17 +13,18 @@ struct AttentionCost {
   double bytes = 0, flops = 0;
 };
 
-// Keys that the row at `position` sees, its own included.
-double keys_of(uint32_t position) {
-  return static_cast<double>(position) + 1;
-}
-
-// A layer that sees every key: of each its block's share is read, `flops_a_key` computed.
-AttentionCost full_attention(const StepRows& rows, const PagedKvLayout& kv, double flops_a_key) {
+// A layer that sees every key, or with a window the last ones: of each that any row sees its block's share is
+// read, `flops_a_key` computed.
+AttentionCost full_attention(const StepRows& rows, const PagedKvLayout& kv, double flops_a_key,
+                             uint32_t window = 0) {
+  const auto keys_of = [&](uint32_t position, uint32_t more) {  // its own included
+    const double keys = static_cast<double>(position) + 1;
+    return window == 0 ? keys : std::min(keys, static_cast<double>(window) + more);
+  };
   AttentionCost cost;
-  cost.bytes =
-      keys_of(rows.begin + rows.rows - 1) * static_cast<double>(kv.block_bytes()) / kv.tokens_per_block;
-  for (uint32_t r = 0; r < rows.rows; ++r) cost.flops += keys_of(rows.begin + r) * flops_a_key;
+  cost.bytes = keys_of(rows.begin + rows.rows - 1, rows.rows - 1) * static_cast<double>(kv.block_bytes()) /
+               kv.tokens_per_block;
+  for (uint32_t r = 0; r < rows.rows; ++r) cost.flops += keys_of(rows.begin + r, 0) * flops_a_key;
   return cost;
 }
 
@@ -61,7 +62,8 @@ AttentionCost layer_attention(const ModelConfig& config, const PagedKvLayout& kv
   const AttentionConfig& attention = config.attention;
   switch (attention.kind) {
     case AttentionKind::gqa:
-      return full_attention(rows, kv, 4.0 * attention.num_heads * attention.head_dim);
+      return full_attention(rows, kv, 4.0 * attention.num_heads * attention.head_dim,
+                            attention.window(layer));
     case AttentionKind::mla:
       return full_attention(
           rows, kv, 2.0 * attention.num_heads * (2.0 * attention.kv_lora_rank + attention.qk_rope_head_dim));

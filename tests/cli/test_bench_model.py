@@ -68,8 +68,6 @@ def test_whole_steps_with_a_profile(command, batch):
 REFUSED = [
     (["decode"], "measure.shape: none is given; use one of granite-1b"),
     (["moe", "--shape", "qwen3-30"], "measure.shape: there is no 'qwen3-30'; use qwen3-30b"),
-    (["decode", "--shape", "olmoe"], "olmoe as a whole model: the engine does not implement the family of OLMoE-1B-7B-0924"),
-    (["prefill", "--shape", "gpt-oss-20b"], "gpt-oss-20b as a whole model: the engine does not implement"),
     (["moe", "--shape", "olmoe", "--weights", "fp7"], "measure.weights: 'fp7' is not a format that can be measured; use one of bf16"),
     (["moe", "--shape", "olmoe", "--batch", "1,x"], "measure.batch: 'x' is not a whole number in 1..65536"),
     (["attention", "--shape", "olmoe", "--context", "0"], "measure.context: '0' is not a whole number in 1..1048576"),
