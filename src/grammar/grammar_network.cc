@@ -27,6 +27,7 @@ class NetworkBuilder {
     }
     TANDEM_TRY(drop_empty_steps());
     TANDEM_TRY(refuse_left_recursion());
+    drop_dead_ends();
     return finish();
   }
 
@@ -154,6 +155,46 @@ class NetworkBuilder {
     }
     draft_ = std::move(closed);
     return {};
+  }
+
+  // Drops the edges behind which no text comes to an end: a set without a character that has UTF-8, a rule
+  // that always calls itself. Tokens that lead there would never be taken back.
+  void drop_dead_ends() {
+    std::vector<bool> live(draft_.size());
+    std::vector<std::vector<uint32_t>> waiting(draft_.size());
+    std::vector<uint32_t> work;
+    const auto mark = [&](uint32_t state) {
+      if (live[state]) return;
+      live[state] = true;
+      work.push_back(state);
+    };
+    for (uint32_t state = 0; state < draft_.size(); ++state) {
+      if (draft_[state].accepts) mark(state);
+      for (const GrammarNetwork::ByteEdge& edge : draft_[state].bytes) waiting[edge.to].push_back(state);
+      for (const GrammarNetwork::CallEdge& call : draft_[state].calls) {
+        waiting[call.start].push_back(state);
+        waiting[call.to].push_back(state);
+      }
+    }
+    const auto is_dead_edge = [&](const GrammarNetwork::ByteEdge& edge) { return !live[edge.to]; };
+    const auto is_dead_call = [&](const GrammarNetwork::CallEdge& call) {
+      return !live[call.start] || !live[call.to];
+    };
+    while (!work.empty()) {
+      const uint32_t at = work.back();
+      work.pop_back();
+      for (const uint32_t state : waiting[at]) {
+        if (live[state]) continue;
+        const Draft& draft = draft_[state];
+        if (!std::ranges::all_of(draft.bytes, is_dead_edge) ||
+            !std::ranges::all_of(draft.calls, is_dead_call))
+          mark(state);
+      }
+    }
+    for (Draft& draft : draft_) {
+      std::erase_if(draft.bytes, is_dead_edge);
+      std::erase_if(draft.calls, is_dead_call);
+    }
   }
 
   // Whether the rule at a state can end without a byte, for every state.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "grammar/gbnf.h"
+#include "grammar/grammar_spec.h"
 #include "grammar/json_schema.h"
 
 namespace tandem {
@@ -125,6 +126,25 @@ TEST(TokenTrie, HoldsEveryTokenOnce) {
   EXPECT_EQ(trie.bytes(2), "abc");
   EXPECT_EQ(trie.bytes(5), "");
   EXPECT_EQ(trie.bytes(-1), "");
+}
+
+// What no text comes to an end behind is never allowed: characters without UTF-8, empty classes, rules
+// without end.
+TEST(TokenGrammar, NothingLeadsWhereNoTextEnds) {
+  std::mt19937 random(1);
+  const auto trie = make_trie(random, 10);
+  const auto compile = [&](GrammarKind kind, const char* text) {
+    return TokenGrammar::compile(grammar_rules({.kind = kind, .text = text}).value(), trie);
+  };
+  for (const char* text : {"prefi\\ud800", "a[^\\s\\S]"}) {
+    const auto compiled = compile(GrammarKind::regex, text);
+    ASSERT_FALSE(compiled) << text;
+    EXPECT_EQ(compiled.error().message, "the grammar matches no text");
+  }
+  EXPECT_FALSE(compile(GrammarKind::gbnf, "root ::= \"a\" root"));
+  const auto grammar = compile(GrammarKind::regex, "a[^\\s\\S]|b").value();
+  EXPECT_EQ(grammar->advance(grammar->start(), 3 + 'a'), TokenGrammar::kDead);
+  EXPECT_NE(grammar->advance(grammar->start(), 3 + 'b'), TokenGrammar::kDead);
 }
 
 }  // namespace
