@@ -74,7 +74,7 @@ Result<Pages> make_pages(const PagedKvLayout& layout, const AttentionCase& optio
   TANDEM_ASSIGN(Pages pages, make_pages(layout.block_bytes(), layout.tokens_per_block, options.sequences,
                                         options.context, options.chunk, copies));
   pages.dtype = layout.dtype;
-  if (layout.coded()) set_kv_scales(pages.bytes, layout);
+  if (layout.coded()) set_kv_scales({pages.bytes.data(), pages.bytes.size()}, layout);
   return pages;
 }
 

@@ -90,7 +90,7 @@ void fill_random_bf16(uint16_t* values, size_t count, float magnitude, uint64_t 
   }
 }
 
-void set_kv_scales(OwnedBuffer& blocks, const PagedKvLayout& layout) {
+void set_kv_scales(std::span<std::byte> blocks, const PagedKvLayout& layout) {
   constexpr int kScale = 127 - 7;  // codes end at 448
   const size_t first = layout.num_kv_heads == 0 ? layout.latent_scale(0) : layout.scales(0, 0),
                block_bytes = layout.block_bytes();

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <tuple>
 
 #include "base/buffer.h"
@@ -30,7 +31,7 @@ void fill_random_bf16(uint16_t* values, size_t count, float magnitude, uint64_t 
 
 // Sets the scales of a cache of codes, `blocks` of them, so that random bytes are values of the size of
 // normed keys.
-void set_kv_scales(OwnedBuffer& blocks, const PagedKvLayout& layout);
+void set_kv_scales(std::span<std::byte> blocks, const PagedKvLayout& layout);
 
 // Packs one random weight into `destination`: zeroed, KernelTable::packed_bytes long. unsupported: a format
 // that is not known here.

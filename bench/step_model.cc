@@ -90,7 +90,8 @@ Status StepModel::make_caches(std::span<const StateGroupSpec> specs, StateCaches
     }
     TANDEM_ASSIGN(group.memory, allocate_state_group(spec, index, used, caches));
     TANDEM_TRY(fill_cache(kernels_.pool(), group.memory, index));
-    if (built_->kv_layout().coded()) set_kv_scales(group.memory, built_->kv_layout());
+    if (built_->kv_layout().coded())
+      set_kv_scales({group.memory.data(), group.memory.size()}, built_->kv_layout());
     for (size_t s = 0; s < plan_.sequences.size(); ++s) {
       const StepRows& rows = plan_.sequences[s];
       for (uint32_t r = 0; r < rows.rows; ++r) group.rows.push_back({group.tables[s].data(), rows.begin + r});

@@ -190,8 +190,25 @@ void Scheduler::plan_prefill(std::vector<StepPart>& parts, uint32_t max_rows) {
   }
 }
 
+bool Scheduler::pretend_computed(Sequence& sequence) {
+  const auto last = static_cast<uint32_t>(sequence.tokens.size()) - 1;
+  SequenceState& state = sequence.state;
+  // In steps, as a prompt is computed: a group with a retention gives back what is out of reach.
+  while (state.length() < last) {
+    const uint32_t rows = std::min(limits_.max_num_batched_tokens, last - state.length());
+    if (!state.reserve(state.length() + rows, last + 1)) {
+      state.clear();
+      return false;
+    }
+    state.advance(rows);
+    state.trim();
+  }
+  return true;
+}
+
 uint32_t Scheduler::take_in(Sequence& sequence, uint32_t budget) {
   uint32_t found = 0;
+  if (limits_.synthetic_prompts && !pretend_computed(sequence)) return 0;
   if (cache_ != nullptr) {
     // Drafts save steps of the answer: for these rows of the prompt are computed once more, one for one.
     const uint32_t worth = sequence.request.sampling.max_tokens - sequence.generated();

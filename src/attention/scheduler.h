@@ -28,6 +28,9 @@ namespace tandem {
 struct SchedulerLimits {
   uint32_t max_num_seqs = 64;             // running at once
   uint32_t max_num_batched_tokens = 512;  // rows of one prefill step
+  // Benchmarks only: of a prompt the last token alone is computed, the blocks of those before are taken as
+  // they are.
+  bool synthetic_prompts = false;
 };
 
 // `rows` consecutive tokens of a sequence, from state.length() + offset on. Its blocks are reserved.
@@ -106,6 +109,8 @@ class Scheduler {
   bool preempt_less_urgent(const Sequence& sequence);
   // Takes the first waiting sequence in with a chunk of at most `budget` rows. 0: it has no room yet.
   uint32_t take_in(Sequence& sequence, uint32_t budget);
+  // Blocks for all tokens but the last, as if they had been computed. False, with nothing taken: no room.
+  bool pretend_computed(Sequence& sequence);
   void give_back(Sequence& sequence);
   // Blocks for the next `rows` rows of a prompt, or for as many as there are. Takes blocks of younger ones.
   uint32_t reserve_chunk(Sequence& sequence, uint32_t rows);

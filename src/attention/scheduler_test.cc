@@ -88,6 +88,36 @@ TEST(Scheduler, APromptIsCutIntoChunksAndThenDecodes) {
   EXPECT_EQ(parts[0].sequence, &sequence);
 }
 
+TEST(Scheduler, ASyntheticPromptComputesItsLastTokenAlone) {
+  Fixture f({group_of(16), group_of(16, /*retain_tokens=*/32)}, {10, 8},
+            {.max_num_seqs = 4, .max_num_batched_tokens = 32, .synthetic_prompts = true});
+  Sequence& first = f.add(100);
+  Sequence& second = f.add(100);  // its blocks are not there yet
+  Sequence& third = f.add(1);
+  auto parts = f.prefill();
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_EQ(parts[0].sequence, &first);
+  EXPECT_EQ(parts[0].rows, 1u);
+  EXPECT_TRUE(parts[0].samples);
+  EXPECT_EQ(first.state.length(), 99u);
+  EXPECT_EQ(first.state.block_table(0).size(), 7u);
+  EXPECT_EQ(first.state.block_table(1).front(), -1);  // out of a window's reach: given back
+  EXPECT_EQ(second.state.length(), 0u);
+  EXPECT_FALSE(second.state.holds_blocks());
+  f.complete(parts);
+  EXPECT_TRUE(first.is_decoding());
+  EXPECT_EQ(first.tokens.size(), 101u);
+
+  f.scheduler.remove(first);
+  parts = f.prefill();
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_EQ(parts[0].sequence, &second);
+  EXPECT_EQ(parts[1].sequence, &third);
+  EXPECT_EQ(parts[1].rows, 1u);
+  f.complete(parts);
+  EXPECT_EQ(f.decode().size(), 2u);
+}
+
 TEST(Scheduler, DraftsAreRowsOfTheSequenceAndPushNobodyOut) {
   Fixture f(4, {4, 64});
   Sequence& old = f.add(30);

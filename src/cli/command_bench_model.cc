@@ -9,6 +9,7 @@
 #include "bench/model_shapes.h"
 #include "bench/shape_cases.h"
 #include "bench/step_bench.h"
+#include "cli/bench_engine.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/compute.h"
@@ -127,6 +128,16 @@ Result<int> run_bench_attention(Settings& settings) {
 }
 
 Result<int> run_bench_decode(Settings& settings) {
+  const MeasureSettings& measure = settings.measure;
+  if (!settings.model.empty()) {
+    if (!measure.shape.empty())
+      return make_error(ErrorCode::invalid_argument, "measure.shape: " + measure.shape + " with model " +
+                                                         settings.model + "; use one of them");
+    TANDEM_ASSIGN(const std::vector<uint32_t> batches, numbers("measure.batch", measure.batch, 1, 4096));
+    TANDEM_ASSIGN(const std::vector<uint32_t> contexts,
+                  numbers("measure.context", measure.context, 2, kMostContext));
+    return run_engine_decode(settings, batches, contexts);
+  }
   return run_steps(settings, StepKind::decode);
 }
 

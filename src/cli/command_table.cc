@@ -229,14 +229,28 @@ std::vector<Command> make_commands() {
        "--batch has a\ncontext of its own and a new random token each step. The step runs as in the engine, "
        "sampling included. Bytes are\ncounted: every weight once, experts as often as the batch touches "
        "them.\n"
+       "With --model: a model folder through the whole engine in any placement, at --context tokens a "
+       "sequence. "
+       "--synthetic-kv\nfills keys and values with random ones instead of computing the prompts, so that 32 "
+       "sequences of 32 K tokens decode\nat once; what they say means nothing. Start is the time to every "
+       "sequence's first token.\n"
        "Examples: tandem bench decode --shape qwen3-30b --layers 8 --batch 1,8,32 --context 1024 --profile\n"
-       "          tandem bench decode --shape v4-flash --layers 3 --json",
-       of_measure({"measure.weights", "measure.expert_weights", "measure.layers", "measure.context",
-                   "measure.profile", "engine.kv_cache_dtype"}),
-       {},
-       "",
-       {},
-       run_bench_decode});
+       "          tandem bench decode --shape v4-flash --layers 3 --json\n"
+       "          tandem bench decode --model DIR --synthetic-kv --batch 1,32 --context 32768 --ffn 1 "
+       "--transport shm",
+       [&] {
+         std::vector<std::string> keys =
+             of_measure({"measure.weights", "measure.expert_weights", "measure.layers", "measure.context",
+                         "measure.profile", "engine.kv_cache_dtype"});
+         for (const char* key :
+              {"model", "afd.", "up.attention", "up.ffn", "up.transport", "serving.max_num_batched_tokens",
+               "serving.prefill_share", "engine.synthetic_kv", "engine.deterministic",
+               "engine.balanced_routing", "engine.compute_dtype", "engine.huge_pages", "engine.numa",
+               "engine.weights_cache"})
+           keys.emplace_back(key);
+         return keys;
+       }(),
+       of_a_server, "", colocated_by_default, run_bench_decode});
   table.push_back(
       {"bench prefill",
        "measure whole prefill steps of a model's sizes: ms, tokens/s, GFLOP/s, share of the peak, profile",

@@ -140,6 +140,7 @@ std::vector<std::string> attention_arguments(const Settings& settings, const std
        "--micro-batch-split=" + settings.afd.micro_batch_split,
        "--qat-simulation=" + std::string(bool_text(settings.engine.qat_simulation)),
        "--kv-cache-dtype=" + settings.engine.kv_cache_dtype,
+       "--synthetic-kv=" + std::string(bool_text(settings.engine.synthetic_kv)),
        "--connect-timeout-s=" + std::to_string(settings.afd.connect_timeout_s)},
       settings, threads);
 }

@@ -17,6 +17,7 @@
 #include "cli/drafts.h"
 #include "cli/model_folder.h"
 #include "cli/stop_signal.h"
+#include "cli/synthetic_kv.h"
 #include "model/model.h"
 #include "moe/local_ffn.h"
 #include "serving/model_files.h"
@@ -210,8 +211,10 @@ struct EngineHost::Impl {
     const std::span<const StateGroupSpec> groups = model->state_groups();
     TANDEM_ASSIGN(const std::vector<uint32_t> sizes, pool_sizes(settings, config, groups));
     TANDEM_ASSIGN(StatePools pools, StatePools::create(groups, sizes));
+    if (settings.engine.synthetic_kv) fill_with_synthetic_kv(pools, model->kv_layout(), compute->pool());
 
     AttentionWorkerOptions options;
+    options.scheduler.synthetic_prompts = settings.engine.synthetic_kv;
     options.scheduler.max_num_seqs = static_cast<uint32_t>(settings.serving.max_num_seqs);
     options.scheduler.max_num_batched_tokens = static_cast<uint32_t>(settings.serving.max_num_batched_tokens);
     options.lanes = lane_options(settings.afd);

@@ -51,9 +51,22 @@ class Application {
                                                     " is not supported; use false: no answer means anything "
                                                     "when the gate is not followed");
     }
+    if (settings_.engine.synthetic_kv && sources_.command.starts_with("eval")) {
+      return make_error(ErrorCode::unsupported, "engine.synthetic_kv: true with " + sources_.command +
+                                                    " is not supported; use false: no answer means anything "
+                                                    "when the prompt is not computed");
+    }
     TANDEM_TRY(validate(settings_));
     std::vector<std::string> notes = compilation_.notes;
     notes.insert(notes.end(), additional_.notes.begin(), additional_.notes.end());
+    if (settings_.engine.synthetic_kv) {
+      // A drafter would go on from rows that it has not seen; who asked for drafts was refused.
+      settings_.engine.speculative = "off";
+      settings_.serving.enable_prefix_caching = false;
+      notes.emplace_back(
+          "engine.synthetic_kv: prompts are not computed, their keys and values are made up; this is for "
+          "benchmarks, and no answer means anything");
+    }
     return notes;
   }
 

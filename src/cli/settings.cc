@@ -108,6 +108,12 @@ OptionSet Settings::declare() {
       "engine.balanced_routing", engine.balanced_routing,
       "For benchmarks only: rows take experts in turn, whatever their gate says; the answers mean nothing.");
   set.boolean(
+      "engine.synthetic_kv", engine.synthetic_kv,
+      "For benchmarks only: of each prompt the last token alone is computed; keys and values of the others "
+      "are "
+      "synthetic (random, of the size of normed keys), so that decode at a long context begins at once. The "
+      "answers mean nothing. No drafts, no prefix cache.");
+  set.boolean(
       "engine.qat_simulation", engine.qat_simulation,
       "DeepSeek-V4: round keys, entries and the indexer's vectors to fp8 and fp4 as in its training.");
   set.choice(
@@ -449,6 +455,8 @@ Result<void> validate(const Settings& settings) {
                   std::to_string(afd.expert_slices) + " with afd.placement " + afd.placement,
                   "0, or afd.placement: hybrid");
   }
+  if (settings.engine.synthetic_kv && settings.engine.speculative == "on")
+    return refuse("engine.synthetic_kv", "true with engine.speculative on", "engine.speculative: off");
   TANDEM_TRY(settings.capture_sizes());
   const ServingSettings& serving = settings.serving;
   if (serving.ssl_certfile.empty() != serving.ssl_keyfile.empty()) {

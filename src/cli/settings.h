@@ -19,6 +19,7 @@ struct EngineSettings {
   std::string numa = "auto";           // auto | off
   bool deterministic = false;
   bool balanced_routing = false;       // benchmarks only
+  bool synthetic_kv = false;           // benchmarks only
   std::string speculative = "auto";    // off | auto | on
   int64_t num_speculative_tokens = 0;  // 0: as many as the model's drafter was trained for
   bool qat_simulation = false;
