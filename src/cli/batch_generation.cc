@@ -40,6 +40,10 @@ class CollectingSink final : public GenerationSink {
     answer_.token_seconds.push_back(seconds);
     answer_.events.push_back(event);
   }
+  void on_prompt_token(const TokenEvent& event) override {
+    if (answer_.prompt_logprobs.size() <= event.index) answer_.prompt_logprobs.resize(event.index + 1);
+    answer_.prompt_logprobs[event.index] = event.logprob;
+  }
   void on_finish(const Finish& finish) override {
     answer_.finish = finish;
     answer_.seconds = seconds_since(start_);

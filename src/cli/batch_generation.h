@@ -17,6 +17,8 @@ struct BatchAnswer {
   double seconds = 0;  // from submission to the end
   double first_token_seconds = 0;
   std::vector<double> token_seconds;  // of each event, from submission
+  // [prompt], where SamplingParams::prompt_logprobs asked for them; 0 at position 0.
+  std::vector<float> prompt_logprobs;
   std::vector<int32_t> tokens() const;
 };
 

@@ -15,6 +15,7 @@ Result<int> run_eval_gsm8k(Settings& settings);
 Result<int> run_eval_compare(Settings& settings);
 Result<int> run_eval_matrix(Settings& settings);
 Result<int> run_eval_parity(Settings& settings);
+Result<int> run_eval_perplexity(Settings& settings);
 Result<int> run_bench_host(Settings& settings);
 Result<int> run_bench_kernels(Settings& settings);
 Result<int> run_bench_moe(Settings& settings);
