@@ -32,7 +32,9 @@ def test_config_and_weights(family):
     assert ("lm_head.weight" in tensors) != config["tie_word_embeddings"]
     for name, (entry, _) in tensors.items():
         wide = "e_score_correction_bias" in name and family != "moonlight"
-        assert entry["dtype"] == ("F32" if wide else "BF16"), name
+        codes = name.endswith(("_blocks", "_scales"))  # gpt-oss: mxfp4
+        assert entry["dtype"] == ("U8" if codes else "F32" if wide else "BF16"), name
+        assert not codes or family == "gpt_oss", name
     for layer in range(config["num_hidden_layers"]):
         has_experts = any(name.startswith(f"model.layers.{layer}.") and (".experts." in name or ".input_linear." in name)
                           for name in tensors)

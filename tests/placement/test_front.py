@@ -79,7 +79,7 @@ def test_five_processes_by_hand_in_reverse_order(ranks, expected):
     assert health["status"] == "ok" and [rank["ready"] for rank in health["ranks"]] == [True, True]
 
     client = openai.OpenAI(base_url=front.url + "/v1", api_key="none")
-    stream = client.completions.create(model="arith", prompt=QUESTIONS[0], max_tokens=24, temperature=0, stream=True)
+    stream = client.completions.create(model="arith", prompt=QUESTIONS[0], max_tokens=24, temperature=0, stream=True, echo=True)
     assert "".join(chunk.choices[0].text for chunk in stream if chunk.choices) == expected[0][0]
     with pytest.raises(openai.BadRequestError, match="context"):
         client.completions.create(model="arith", prompt="word " * 5000, max_tokens=4)
