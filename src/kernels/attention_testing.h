@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -227,6 +228,47 @@ struct GqaCase {
     args.window = window;
     args.sinks = sinks.empty() ? nullptr : sinks.data();
     run(table, table.gqa, args, threads);
+  }
+
+  // Attends all rows; every head of `checked` ones is what float64 makes of the cache.
+  void expect_float64(std::initializer_list<uint32_t> checked, int threads) {
+    const DType dtype = cache.layout().dtype, out_dtype = output_dtype(dtype);
+    Tensor out(out_dtype, query.size());
+    attend(out, 0, rows.size(), threads);
+    const uint32_t sharing = shape.heads / shape.kv_heads;
+    for (const uint32_t row : checked) {
+      const uint32_t sequence = row / tokens, position = row % tokens;
+      const uint32_t first = window == 0 || position < window ? 0 : position - window + 1;
+      for (uint32_t h = 0; h < shape.heads; ++h) {
+        std::vector<double> scores;
+        double magnitude = 0;
+        const size_t at = (size_t{row} * shape.heads + h) * shape.head_dim;
+        for (uint32_t t = first; t <= position; ++t) {
+          double score = 0, sum = 0;
+          for (uint32_t d = 0; d < shape.head_dim; ++d) {
+            const double product = rounded_query(dtype, query.get(at + d)) *
+                                   static_cast<double>(cache.key(sequence, h / sharing, t, d));
+            score += product;
+            sum += std::fabs(product);
+          }
+          scores.push_back(score * static_cast<double>(0.3f));
+          magnitude = std::max(magnitude, sum * static_cast<double>(0.3f));
+        }
+        const double sink =
+            sinks.empty() ? -std::numeric_limits<double>::infinity() : static_cast<double>(sinks[h]);
+        if (!sinks.empty()) magnitude = std::max(magnitude, std::fabs(sink));
+        for (uint32_t d = 0; d < shape.head_dim; ++d) {
+          const auto value = [&](size_t t) {
+            return static_cast<double>(
+                cache.value(sequence, h / sharing, first + static_cast<uint32_t>(t), d));
+          };
+          const Reference expected = softmax_sum(scores, value, sink);
+          ASSERT_NEAR(out.get(at + d), expected.value,
+                      softmax_bound(magnitude, shape.head_dim, position + 1 - first, expected, out_dtype))
+              << "row " << row << " head " << h << " dim " << d;
+        }
+      }
+    }
   }
 
   const KernelTable& table;

@@ -35,44 +35,9 @@ TEST_P(AttentionWindowTest, AgreesWithFloat64) {
                                           << shape.head_dim << ", window " << window);
         test.window = window;
         test.sinks = has_sinks ? sinks_of(shape.heads) : std::vector<float>();
-        Tensor out(output_dtype(dtype), test.query.size());
-        test.attend(out, 0, test.rows.size(), 2);
-        const uint32_t sharing = shape.heads / shape.kv_heads;
-        for (const uint32_t row : {0u, 1u, 15u, 16u, 36u, 37u, 127u, 128u, 159u, 160u, tokens - 1, tokens,
-                                   tokens + 64, 2 * tokens - 1}) {
-          const uint32_t sequence = row / tokens, position = row % tokens;
-          const uint32_t first = window == 0 || position < window ? 0 : position - window + 1;
-          for (uint32_t h = 0; h < shape.heads; ++h) {
-            std::vector<double> scores;
-            double magnitude = 0;
-            const size_t at = (size_t{row} * shape.heads + h) * shape.head_dim;
-            for (uint32_t t = first; t <= position; ++t) {
-              double score = 0, sum = 0;
-              for (uint32_t d = 0; d < shape.head_dim; ++d) {
-                const double product = rounded_query(dtype, test.query.get(at + d)) *
-                                       static_cast<double>(test.cache.key(sequence, h / sharing, t, d));
-                score += product;
-                sum += std::fabs(product);
-              }
-              scores.push_back(score * static_cast<double>(0.3f));
-              magnitude = std::max(magnitude, sum * static_cast<double>(0.3f));
-            }
-            const double sink =
-                has_sinks ? static_cast<double>(test.sinks[h]) : -std::numeric_limits<double>::infinity();
-            if (has_sinks) magnitude = std::max(magnitude, std::fabs(sink));
-            for (uint32_t d = 0; d < shape.head_dim; ++d) {
-              const auto value = [&](size_t t) {
-                return static_cast<double>(
-                    test.cache.value(sequence, h / sharing, first + static_cast<uint32_t>(t), d));
-              };
-              const Reference expected = softmax_sum(scores, value, sink);
-              ASSERT_NEAR(out.get(at + d), expected.value,
-                          softmax_bound(magnitude, shape.head_dim, position + 1 - first, expected,
-                                        output_dtype(dtype)))
-                  << "row " << row << " head " << h << " dim " << d;
-            }
-          }
-        }
+        test.expect_float64({0u, 1u, 15u, 16u, 36u, 37u, 127u, 128u, 159u, 160u, tokens - 1, tokens,
+                             tokens + 64, 2 * tokens - 1},
+                            2);
       }
     }
   }
