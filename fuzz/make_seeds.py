@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Writes what the fuzz targets begin with into FOLDER/<target>/: what the tests have, and requests with every field once."""
 
+import itertools
 import json
 import pathlib
+import struct
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -96,9 +98,65 @@ def seeds():
             yield "tokenizers", bytes([which]) + text.encode()
 
 
+def frame(kind, payloads=(), rows=0, capacity=0, layer=0, tiles=0, flags=0):
+    """A frame (docs/protocol.md, section 1) whose checksum the targets repair. payloads: (role, dtype, rows, columns, bytes)."""
+    place = 64 + 32 * len(payloads)
+    table, body = b"", b""
+    for role, dtype, count, columns, data in payloads:
+        start = -(-place // 64) * 64
+        body += bytes(start - place) + data
+        table += struct.pack("<HBBIIIIIII", role, dtype, 0, count, columns, len(data) // count if count else len(data), start, len(data), 1, 0)
+        place = start + len(data)
+    return struct.pack("<4sBBHHHIQIIHHHHIIIHBBII", b"TAFD", 1, 0, 64, kind, flags, place, 0, 0, 0, layer, 0, 0, tiles, 0, rows, capacity, 0, 0,
+                       len(payloads), 0, 0) + table + body
+
+
+def frame_seeds():
+    activation, ids, weights = (1, 2, 2, 40, bytes(160)), (4, 12, 2, 2, struct.pack("<4i", 0, 7, 3, 1)), (5, 1, 2, 2, struct.pack("<4f", 1, 0.5, 0, 2))
+    request = {"kind": 16, "rows": 2, "capacity": 8, "layer": 1, "tiles": 1}
+    yield 0, frame(payloads=[activation], **request)
+    yield 1, frame(payloads=[activation, (3, 12, 2, 1, struct.pack("<2i", 5, 99))], **request)
+    yield 2, frame(payloads=[activation, ids, weights], **request)
+    yield 2, frame(payloads=[activation, ids, weights, (12, 9, 2, 1, b"\1\0")], flags=1, **request)
+    yield 2, frame(payloads=[(7, 13, 1, 4, bytes(16)), (6, 2, 2, 40, bytes(160))], **request | {"kind": 17})
+    yield 2, frame(payloads=[(7, 13, 1, 4, bytes(16)), (8, 13, 1, 1, b"\1\0\0\0"), (9, 9, 1, 5, b"wrong")], **request | {"kind": 17})
+    for kind in (18, 19, 20):
+        yield 0, frame(kind)
+
+
+def handshake_seeds():
+    settings = b"peer.role=attention\npeer.rank=0\npeer.name=h:1\npeer.incarnation=5\nprotocol=1.0\nhidden_size=24\ntop_k=2\nmoe_layers=1,2,3\n"
+    yield b"\1" + settings
+    yield b"\2" + struct.pack("<18I", 1, 0, 8, 0, 32, 0, 2, 0, 8, 0, 32, 0, 3, 0, 8, 0, 32, 0)
+    yield b"\3" + struct.pack("<4sBBHII", b"TNDT", 1, 0, 0, 64, 0) + struct.pack("<4sIIIQQQII", b"TNDH", 1, 8, 0, 2 << 20, 100000, 800000, 0, 0) + bytes(16)
+    hello = frame(1, [(10, 9, 1, len(settings), settings)])
+    canary = frame(4, [(1, 2, 64, 24, bytes(3072))], rows=64, capacity=64, layer=1, tiles=2)
+    for first, list_of in ((0, [(0, hello), (1, canary)]), (128, [(1, canary), (1, canary)]), (128, [(0, frame(20))])):
+        yield bytes([first]) + b"".join(struct.pack("<BH", channel, len(data)) + data for channel, data in list_of)
+
+
+def checkpoint_seeds():
+    header = json.dumps({"a": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}, "b": {"dtype": "F32", "shape": [1], "data_offsets": [12, 16]},
+                         "__metadata__": {"format": "pt"}}).encode()
+    yield b"\0" + struct.pack("<Q", len(header)) + header + bytes(16)
+    for path in sorted(FIXTURES.glob("*/config.json")):
+        yield b"\1" + path.read_bytes()
+    yield b"\2" + b"model: m\nafd:\n  role: ffn\n  num_ffn_ranks: 2\nserving:\n  port: 0\n"
+    yield b"\2" + b'{"threads": 2, "weights": "int8", "kv_cache_dtype": "fp8"}'
+
+
+def wire_and_file_seeds():
+    for mode, data in frame_seeds():
+        yield "frames", bytes([0x80 | mode]) + data
+    for data in handshake_seeds():
+        yield "handshakes", data
+    for data in checkpoint_seeds():
+        yield "checkpoints", data
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
-    for number, (target, data) in enumerate(seeds()):
+    for number, (target, data) in enumerate(itertools.chain(seeds(), wire_and_file_seeds())):
         path = folder / target / f"seed-{number:04}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)

@@ -3,7 +3,7 @@
 # What it finds is left as build-fuzz/found/TARGET-*; run.sh TARGET FILE runs one input again.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
-target=${1:?"which of requests, templates, grammars, tokenizers"}
+target=${1:?"which of requests, templates, grammars, tokenizers, frames, handshakes, checkpoints"}
 build=${TANDEM_FUZZ_BUILD:-$root/build-fuzz}
 [ -f "$build/build.ninja" ] || cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTANDEM_FUZZ=ON \
   -DCMAKE_CXX_COMPILER="${CXX:-clang++-19}"
