@@ -22,6 +22,7 @@ namespace {
 constexpr size_t kMaxHelloLines = 256;    // 24 today; bounds the work that a stranger can cause
 constexpr size_t kDifferencesInFull = 3;  // of another model nearly every key differs: three tell which it is
 constexpr std::string_view kIdentityPrefix = "peer.";
+constexpr std::string_view kOptionalPrefix = "may.";  // a peer that does not know such a key passes it over
 
 // While waiting for an answer: often enough to keep heartbeats (every 100 ms) and to notice `stop`.
 constexpr int kWaitMilliseconds = 20;
@@ -32,6 +33,11 @@ std::unexpected<Error> invalid(std::string message) {
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
+}
+
+// "1" of "1.0".
+std::string_view major_of(std::string_view version) {
+  return version.substr(0, version.find('.'));
 }
 
 template <class T>
@@ -227,6 +233,8 @@ Status compare_settings(const SplitSettings& ours, const PeerIdentity& self, con
   for (const Setting& setting : list) {
     const std::string other = their_value(setting.key);
     if (other == setting.value) continue;
+    // Minor versions may differ: both keep to what the other one knows (docs/protocol.md, section 8).
+    if (setting.key == "protocol" && major_of(other) == major_of(setting.value)) continue;
     if (setting.key == "numerics_id" && ours.sum_mode != SumMode::deterministic) {
       log_warning(fmt::format(
           "{} has other kernels ({}) than {} ({}): results may differ from a colocated run in the "
@@ -237,6 +245,7 @@ Status compare_settings(const SplitSettings& ours, const PeerIdentity& self, con
     differ(setting.key, setting.value, other, setting.remedy);
   }
   for (const auto& [key, value] : theirs.settings) {
+    if (key.starts_with(kOptionalPrefix)) continue;
     if (std::ranges::none_of(list, [&](const Setting& setting) { return setting.key == key; })) {
       differ(key, "(absent)", value, "run the same release on both sides");
     }

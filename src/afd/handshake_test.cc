@@ -94,6 +94,25 @@ TEST(Handshake, ALateOrMissingKeyIsADifference) {
       std::string::npos);
 }
 
+// Section 8 of the protocol: what another minor version may bring, and what it may not.
+TEST(Handshake, MinorVersionsMayDifferAndMajorOnesMayNot) {
+  const auto refusal = [](const std::string& protocol, const std::string& more) {
+    auto hello = decode_hello(encode_hello(attention_peer(), small_settings()) + more).value();
+    for (auto& [key, value] : hello.settings) {
+      if (key == "protocol") value = protocol;
+    }
+    const Status same = compare_settings(small_settings(), ffn_peer(), hello);
+    return same ? "" : same.error().message;
+  };
+  EXPECT_EQ(refusal("1.0", ""), "");
+  EXPECT_EQ(refusal("1.7", "may.features=colours,shapes\n"), "");
+  EXPECT_NE(refusal("2.0", "").find("protocol is 1.0 on FFN rank 0"), std::string::npos);
+  EXPECT_NE(refusal("10.0", "").find("protocol is 1.0"), std::string::npos);
+  EXPECT_NE(refusal("", "").find("protocol is 1.0"), std::string::npos);
+  EXPECT_NE(refusal("1.7", "features=colours\n").find("features is (absent) on FFN rank 0"),
+            std::string::npos);
+}
+
 TEST(Handshake, MalformedHelloIsRefused) {
   EXPECT_FALSE(decode_hello("").has_value());
   EXPECT_FALSE(decode_hello("peer.role=ffn\n").has_value());
