@@ -8,6 +8,8 @@ from ftllm import llm
 
 llm.set_cpu_threads(measuring.THREADS)
 model = llm.model(measuring.MODEL, dtype="bfloat16", moe_dtype="bfloat16")
+# Its default, float16 activations, has no product with bfloat16 weights on the CPU and ends the process.
+model.set_atype("bfloat16")
 model.set_max_batch(32)
 library = llm.fastllm_lib
 

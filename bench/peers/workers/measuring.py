@@ -6,6 +6,7 @@ A line is `prepare` or `measure`, then `prefill LENGTH` or `decode CONTEXT GENER
 buffers are touched, code is compiled, prompts of a batch are in the cache. The answer to the second is {"cell": ..., "tokens_per_second": ...}."""
 
 import json
+import os
 import pathlib
 import random
 import sys
@@ -15,6 +16,9 @@ from outputs import decode_rate  # noqa: E402, F401  (the same rule for every en
 
 if len(sys.argv) != 3:
     raise SystemExit("usage: WORKER MODEL THREADS; run.py starts it")
+# Standard output is the answers' alone; what libraries print there goes to standard error.
+_answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
 MODEL, THREADS = sys.argv[1], int(sys.argv[2])
 VOCAB_SIZE = json.loads((pathlib.Path(MODEL) / "config.json").read_text())["vocab_size"]
 _random = random.Random(20261130)
@@ -47,4 +51,4 @@ def serve(prefill, prepare_decode, decode):
             answer = {"prepared": line.strip()}
         else:
             answer = {"cell": f"decode b{numbers[2]}", "tokens_per_second": decode(states[numbers], numbers[1])}
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(answer), file=_answers, flush=True)
