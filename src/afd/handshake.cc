@@ -235,6 +235,7 @@ Status compare_settings(const SplitSettings& ours, const PeerIdentity& self, con
     if (other == setting.value) continue;
     // Minor versions may differ: both keep to what the other one knows (docs/protocol.md, section 8).
     if (setting.key == "protocol" && major_of(other) == major_of(setting.value)) continue;
+    if (other == kUnstatedSetting && theirs.peer.role == "attention" && setting.key != "protocol") continue;
     if (setting.key == "numerics_id" && ours.sum_mode != SumMode::deterministic) {
       log_warning(fmt::format(
           "{} has other kernels ({}) than {} ({}): results may differ from a colocated run in the "

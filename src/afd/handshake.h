@@ -52,8 +52,12 @@ std::string encode_hello(const PeerIdentity& self, const SplitSettings& settings
 // Refused: no "key=value" lines, a key given twice, a missing identity.
 Result<Hello> decode_hello(std::string_view text);
 
-// invalid_argument naming every differing key (the first few in full). Writes to the log what is only worth a
-// warning.
+// The value of a setting that an attention side leaves to the FFN rank: a client without the model's files
+// does not know it, and takes what hello_ack states. Any key but `protocol`.
+inline constexpr std::string_view kUnstatedSetting = "-";
+
+// invalid_argument naming every differing key (the first few in full); what attention left to an FFN rank
+// differs from nothing. Writes to the log what is only worth a warning.
 Status compare_settings(const SplitSettings& ours, const PeerIdentity& self, const Hello& theirs);
 
 // A frame without payload or with an error text, over the control channel. would_block when the channel has

@@ -113,6 +113,28 @@ TEST(Handshake, MinorVersionsMayDifferAndMajorOnesMayNot) {
             std::string::npos);
 }
 
+// A client without the model's files.
+TEST(Handshake, AttentionMayLeaveEverySettingButTheProtocolToTheFfnRank) {
+  const auto refusal = [](const PeerIdentity& peer, const auto& leaves_open) {
+    SplitSettings strict = small_settings();
+    strict.set_dtypes(DType::bf16, SumMode::deterministic);  // numerics_id counts
+    auto hello = decode_hello(encode_hello(peer, strict)).value();
+    for (auto& [key, value] : hello.settings) {
+      if (leaves_open(key)) value = kUnstatedSetting;
+    }
+    const Status same = compare_settings(strict, ffn_peer(), hello);
+    return same ? "" : same.error().message;
+  };
+  const auto all_but_protocol = [](const std::string& key) { return key != "protocol"; };
+  EXPECT_EQ(refusal(attention_peer(), all_but_protocol), "");
+  EXPECT_NE(refusal(attention_peer(), [](const std::string&) { return true; })
+                .find("protocol is 1.0 on FFN rank 0"),
+            std::string::npos);
+  EXPECT_NE(refusal({"ffn", 1, "gamma:33", 3}, all_but_protocol).find("model_fingerprint is"),
+            std::string::npos)
+      << "FFN ranks all have the model";
+}
+
 TEST(Handshake, MalformedHelloIsRefused) {
   EXPECT_FALSE(decode_hello("").has_value());
   EXPECT_FALSE(decode_hello("peer.role=ffn\n").has_value());

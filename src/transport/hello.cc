@@ -63,16 +63,24 @@ Result<void> match_options(const EndpointOptions& local, std::string_view local_
 }
 
 Result<void> match_hello(const EndpointOptions& local, std::string_view local_address,
-                         std::span<const std::byte> hello, std::string_view remote_address, Carrier carrier) {
+                         std::span<const std::byte> hello, std::string_view remote_address, Carrier carrier,
+                         Unstated unstated) {
   if (hello.size() < HelloLayout::kBytes || load_little_endian<uint32_t>(&hello[0]) != HelloLayout::kMagic) {
     return make_error(
         ErrorCode::data_loss,
         std::string(remote_address) + " does not speak Tandem's transport (no hello); check the address");
   }
-  const Terms remote{load_little_endian<uint32_t>(&hello[4]), load_little_endian<uint32_t>(&hello[8]),
-                     load_little_endian<uint64_t>(&hello[16]), load_little_endian<uint64_t>(&hello[24]),
-                     load_little_endian<uint64_t>(&hello[32])};
-  TANDEM_TRY(match(terms_of(local), local_address, remote, remote_address, local.slot_bytes_remedy));
+  const Terms ours = terms_of(local);
+  Terms remote{load_little_endian<uint32_t>(&hello[4]), load_little_endian<uint32_t>(&hello[8]),
+               load_little_endian<uint64_t>(&hello[16]), load_little_endian<uint64_t>(&hello[24]),
+               load_little_endian<uint64_t>(&hello[32])};
+  if (unstated == Unstated::adopted) {
+    if (remote.slots_per_channel == 0) remote.slots_per_channel = ours.slots_per_channel;
+    if (remote.slot_bytes == 0) remote.slot_bytes = ours.slot_bytes;
+    if (remote.heartbeat_us == 0) remote.heartbeat_us = ours.heartbeat_us;
+    if (remote.silence_us == 0) remote.silence_us = ours.silence_us;
+  }
+  TANDEM_TRY(match(ours, local_address, remote, remote_address, local.slot_bytes_remedy));
   const auto theirs = load_little_endian<uint32_t>(&hello[40]);
   if (theirs != static_cast<uint32_t>(carrier)) {
     const auto name = [](uint32_t value) {

@@ -36,9 +36,14 @@ struct HelloLayout {
 Result<void> match_options(const EndpointOptions& local, std::string_view local_address,
                            const EndpointOptions& remote, std::string_view remote_address);
 
+// Whether the peer may put 0 for slots_per_channel, slot_bytes, heartbeat_interval and silence_limit, each on
+// its own: "as you say". A client without the model's files cannot know the slots' size; it learns it from
+// the hello that the listening side answers with.
+enum class Unstated : uint8_t { refused, adopted };
+
 // The same for a hello as it was received; data_loss: not a hello.
 Result<void> match_hello(const EndpointOptions& local, std::string_view local_address,
                          std::span<const std::byte> hello, std::string_view remote_address,
-                         Carrier carrier = Carrier::messages);
+                         Carrier carrier = Carrier::messages, Unstated unstated = Unstated::refused);
 
 }  // namespace tandem

@@ -118,7 +118,8 @@ class ShmListener final : public Listener {
       [[maybe_unused]] const auto sent = send_packet(handshake.socket.get(), packet, {});
       return std::unexpected(error);
     };
-    const auto matched = match_hello(options_, address_, hello, handshake.peer);
+    const auto matched =
+        match_hello(options_, address_, hello, handshake.peer, Carrier::messages, Unstated::adopted);
     if (!matched) {
       if (matched.error().code == ErrorCode::invalid_argument) mismatch_ = matched.error();
       return refuse(matched.error());

@@ -103,7 +103,8 @@ class TcpListener final : public Listener {
     const auto greeting = make_greeting(options_);
     const ssize_t sent =
         send(handshake.socket.get(), greeting.data(), greeting.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    const auto matched = match_greeting(handshake.greeting, options_, address_, handshake.peer);
+    const auto matched = match_greeting(handshake.greeting, options_, address_, handshake.peer,
+                                        Carrier::messages, Unstated::adopted);
     if (!matched) {
       if (matched.error().code == ErrorCode::invalid_argument) mismatch_ = matched.error();
       return refuse(matched.error().message);

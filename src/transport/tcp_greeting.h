@@ -27,12 +27,13 @@ inline std::array<std::byte, kGreetingBytes> make_greeting(const EndpointOptions
 // As match_hello.
 inline Result<void> match_greeting(std::span<const std::byte, kGreetingBytes> bytes,
                                    const EndpointOptions& options, std::string_view local,
-                                   std::string_view remote, Carrier carrier = Carrier::messages) {
+                                   std::string_view remote, Carrier carrier = Carrier::messages,
+                                   Unstated unstated = Unstated::refused) {
   const auto frame = TcpFrameLayout::decode(bytes.first<TcpFrameLayout::kHeaderBytes>());
   const bool is_hello = frame && frame->kind == TcpFrameKind::hello && frame->value == HelloLayout::kBytes;
   return match_hello(options, local,
                      is_hello ? bytes.subspan(TcpFrameLayout::kHeaderBytes) : std::span<const std::byte>(),
-                     remote, carrier);
+                     remote, carrier, unstated);
 }
 
 }  // namespace tandem

@@ -14,6 +14,7 @@
 #include "transport/hello.h"
 #include "transport/socket.h"
 #include "transport/tcp_frame.h"
+#include "transport/tcp_greeting.h"
 
 namespace tandem {
 namespace {
@@ -253,6 +254,32 @@ TEST_F(TcpTest, ConnectingToSomethingElseIsRefusedByName) {
   EXPECT_NE(wrong.error().message.find(address), std::string::npos) << wrong.error().message;
   EXPECT_NE(wrong.error().message.find("handshake of tcp://127.0.0.1:"), std::string::npos)
       << wrong.error().message;
+}
+
+// A client that knows no sizes is told them; what it does state must be right.
+TEST_F(TcpTest, AClientMayLeaveTheOptionsToTheListeningSide) {
+  EndpointOptions unstated = small_options();
+  unstated.slots_per_channel = 0;
+  unstated.slot_bytes = 0;
+  unstated.heartbeat_interval = unstated.silence_limit = Duration::zero();
+  EndpointOptions wrong = unstated;
+  wrong.slot_bytes = small_options().slot_bytes + 1;
+  for (const bool fits : {true, false}) {
+    const UniqueFd socket = raw_connect(listener_->address());
+    raw_send(socket, greeting(fits ? unstated : wrong));
+    std::unique_ptr<Endpoint> accepted;
+    std::array<std::byte, kGreetingBytes> answer{};
+    size_t received = 0;
+    for (const Instant limit = now() + std::chrono::seconds(30); received < answer.size() && now() < limit;) {
+      if (auto taken = listener_->accept(); taken && *taken) accepted = std::move(*taken);
+      const ssize_t got =
+          recv(socket.get(), answer.data() + received, answer.size() - received, MSG_DONTWAIT);
+      if (got > 0) received += static_cast<size_t>(got);
+    }
+    EXPECT_TRUE(match_greeting(answer, small_options(), "here", "there")) << "the answer states all of them";
+    EXPECT_EQ(accepted != nullptr, fits);
+    EXPECT_EQ(listener_->take_mismatch().has_value(), !fits);
+  }
 }
 
 TEST_F(TcpTest, ConnectingToWhoNeverAnswersEndsAtItsLimitOrAtAStop) {

@@ -49,8 +49,9 @@ Result<void> UcxHandshake::send(std::span<const std::byte> bytes) {
 }
 
 Result<void> UcxHandshake::take_greeting() {
-  TANDEM_TRY(
-      match_greeting(std::span(received_).first<kGreetingBytes>(), options_, local_, peer_, Carrier::ucx));
+  // Either side: a listening one never leaves anything open.
+  TANDEM_TRY(match_greeting(std::span(received_).first<kGreetingBytes>(), options_, local_, peer_,
+                            Carrier::ucx, Unstated::adopted));
   HostToken peer_host;
   std::memcpy(peer_host.data(), received_.data() + TcpFrameLayout::kHeaderBytes + HelloLayout::kHostToken,
               peer_host.size());
