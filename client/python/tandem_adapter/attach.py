@@ -1,0 +1,65 @@
+"""attach: takes the MoE blocks out of a transformers model and puts remote ones in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from tandem_client import Client, InvalidArgument, Unsupported
+
+from .block import RemoteExperts, TokenIds
+from .families import Family, family_of
+
+
+def attach(model: torch.nn.Module, address: str | Sequence[str] | Client, *, expect: Mapping[str, object] | None = None,
+           key_file: str | None = None, timeout: float = 30.0) -> Client:
+    """Replaces every MoE block of `model`; its experts' weights are freed. The gate and the shared experts stay in the model where the
+    FFN ranks leave them to attention (their `gate` and `shared_experts` settings say), and go otherwise.
+
+    `model`: DeepSeek V2 or V3, Qwen3-MoE or Mixtral of transformers, on any device, the meta device too. `address`: the FFN ranks, in order
+    of rank, or a Client. Returns the Client; close it when the model is not used any more. Unsupported: another model, by its class;
+    InvalidArgument: the FFN ranks hold another model, by the facts that differ.
+    """
+    family = family_of(model)
+    expected = {**_facts(model.config, family), **(expect or {})}
+    client = address if isinstance(address, Client) else Client(address, expect=expected, key_file=key_file, timeout=timeout)
+    try:
+        client.settings.check(expected, f"the {type(model).__name__} here", "the FFN ranks")
+        _check(model, client)
+        _replace(model, family, client)
+    except BaseException:
+        if client is not address:
+            client.close()
+        raise
+    return client
+
+
+def _facts(config, family: Family) -> dict[str, object]:
+    return {setting: getattr(config, attribute) for setting, attribute in family.facts.items()}
+
+
+def _check(model: torch.nn.Module, client: Client) -> None:
+    settings = client.settings
+    if settings.raw["routing"] != "model":
+        raise Unsupported(f"the FFN ranks route {settings.raw['routing']}, for benchmarks only: start them without --balanced-routing")
+    if getattr(model.config, "output_router_logits", False) and not settings.gate_on_client:
+        raise Unsupported("config.output_router_logits with the gate on the FFN ranks, which send no logits: start them with "
+                          "--compute-gate-on-attention, or switch it off")
+
+
+def _replace(model: torch.nn.Module, family: Family, client: Client) -> None:
+    decoder = getattr(model, model.base_model_prefix, model)
+    places = [(number, layer, family.place_of(layer)) for number, layer in enumerate(decoder.layers) if family.place_of(layer)]
+    # A drafter's layers, which transformers does not load, may be on the FFN ranks beside the model's.
+    remote = [layer for layer in client.settings.moe_layers if layer < client.settings.num_layers]
+    here = [number for number, _, _ in places]
+    if here != remote:
+        raise InvalidArgument(f"MoE layers are {here} here and {remote} on the FFN ranks: load the same model on both sides")
+    tokens = TokenIds(decoder)
+    for number, layer, place in places:
+        block = getattr(layer, place)
+        remote_block = RemoteExperts(block, client, number, tokens)
+        # Of the block's class too: transformers finds by it where router logits come from.
+        remote_block.__class__ = type(f"Remote{type(block).__name__}", (RemoteExperts, type(block)), {})
+        setattr(layer, place, remote_block.train(block.training))

@@ -1,0 +1,81 @@
+"""RemoteExperts: what stands in a decoder layer where the MoE block stood. It keeps the block's gate and shared experts where the FFN
+pool leaves them to this side, under the same names, and has no experts."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from tandem_client import Client, InvalidArgument
+
+from .families import returns_logits, route
+
+_ATTEMPTS = 2  # a session that was lost (a process that stood still for a second) is opened again, and the rows are sent once more
+
+
+class RemoteExperts(torch.nn.Module):
+    """forward: hidden [batch, length, hidden] of any float dtype, on any device -> the same shape, dtype and device; with router logits
+    beside it where the block returned them (None while the gate is remote). Inference only: no gradient flows through a wire."""
+
+    def __init__(self, block: torch.nn.Module, client: Client, layer: int, tokens: TokenIds):
+        super().__init__()
+        settings = client.settings
+        self.client, self.layer, self.tokens, self.returns_logits = client, layer, tokens, returns_logits(block)
+        for name in ("top_k", "norm_topk_prob"):
+            if hasattr(block, name):
+                setattr(self, name, getattr(block, name))
+        if settings.gate_on_client:
+            self.gate = block.gate
+        self.adds_shared = settings.shared_experts_on_client
+        if self.adds_shared:
+            self.shared_experts = block.shared_experts
+
+    @torch.compiler.disable
+    def forward(self, hidden: torch.Tensor):
+        if torch.is_grad_enabled() and hidden.requires_grad:
+            raise InvalidArgument("the experts are remote and give no gradient: run the model under torch.inference_mode() or no_grad()")
+        request = {"row_class": "decode" if hidden.shape[1] == 1 else "prefill"}
+        logits = None
+        if self.client.settings.gate_on_client:
+            ids, weights, logits = route(self, hidden)
+            request.update(expert_ids=ids.to("cpu", torch.int32).numpy(), expert_weights=weights.to("cpu", torch.float32).numpy())
+        elif self.client.settings.token_ids:
+            request["token_ids"] = self.tokens.of(hidden)
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        sums = self.client.compute(self.layer, to_wire(rows, self.client.settings.activation_dtype), raw=True, attempts=_ATTEMPTS, **request)
+        output = from_wire(sums).to(hidden.device, hidden.dtype).view(hidden.shape)
+        if self.adds_shared:
+            output = output + self.shared_experts(hidden)
+        return (output, logits) if self.returns_logits else output
+
+    def extra_repr(self) -> str:
+        return f"layer={self.layer}, {self.client.settings.num_experts} experts elsewhere"
+
+
+class TokenIds:
+    """The tokens of the step that runs, for FFN ranks that ask for them: seen by a hook before the model's forward."""
+
+    def __init__(self, decoder: torch.nn.Module):
+        self._ids: torch.Tensor | None = None
+        decoder.register_forward_pre_hook(self._see, with_kwargs=True)
+
+    def _see(self, _, args, kwargs) -> None:
+        self._ids = kwargs.get("input_ids", args[0] if args else None)
+
+    def of(self, hidden: torch.Tensor) -> np.ndarray:
+        """int32 [batch x length]."""
+        if self._ids is None or self._ids.numel() != hidden.shape[0] * hidden.shape[1]:
+            raise InvalidArgument("the FFN ranks take the token of each row (token_ids=yes): call the model with input_ids, not inputs_embeds")
+        return self._ids.reshape(-1).to("cpu", torch.int32).numpy()
+
+
+def to_wire(rows: torch.Tensor, dtype: str) -> np.ndarray:
+    """[rows, hidden] -> the bits of bf16 as uint16 where the wire takes bf16, float32 otherwise; rounded on the device, then copied."""
+    if dtype == "bf16":
+        return rows.detach().to(torch.bfloat16).cpu().contiguous().view(torch.int16).numpy().view(np.uint16)
+    return rows.detach().to(torch.float32).cpu().numpy()
+
+
+def from_wire(rows: np.ndarray) -> torch.Tensor:
+    """bf16 (uint16 bits), float32 or float64 -> a tensor on the CPU."""
+    return torch.from_numpy(rows.view(np.int16)).view(torch.bfloat16) if rows.dtype == np.uint16 else torch.from_numpy(rows)

@@ -1,0 +1,138 @@
+"""The beginning of a tcp connection (docs/protocol.md section 3): hellos, in which this side leaves all sizes to the other, and the
+proof of a pre-shared key. Blocking, with a deadline."""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import hmac
+import os
+import secrets
+import socket
+import stat
+import struct
+import time
+from dataclasses import dataclass
+
+from .errors import DataLoss, DeadlineExceeded, InvalidArgument, Unavailable
+
+HEAD = struct.Struct("<4sBBHII")  # magic, kind, channel, 0, value, CRC-32 of what stands before
+HEAD_MAGIC = b"TNDT"
+HELLO, DATA, CREDIT, HEARTBEAT, BYE, NONCE, PROOF = 1, 2, 3, 4, 5, 8, 9
+
+_HELLO = struct.Struct("<4sIIIQQQII16s")
+_HELLO_MAGIC, _VERSION = b"TNDH", 1
+_SECURITY = ("none", "a pre-shared key", "tls")
+_PROOF_LIMIT_S = 5.0  # the listening side's own limit for the whole of it
+_MIN_KEY_BYTES = 32
+
+
+def head(kind: int, channel: int = 0, value: int = 0) -> bytes:
+    """The 16 bytes before every message of the carrier."""
+    start = struct.pack("<4sBBHI", HEAD_MAGIC, kind, channel, 0, value)
+    return start + binascii.crc32(start).to_bytes(4, "little")
+
+
+def read_head(data) -> tuple[int, int, int]:
+    """(kind, channel, value)."""
+    magic, kind, channel, zero, value, crc = HEAD.unpack(data)
+    if magic != HEAD_MAGIC or zero or binascii.crc32(data[:12]) != crc or channel > 2:
+        raise DataLoss("tcp frame: wrong magic, checksum, channel or reserved bytes")
+    return kind, channel, value
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the listening side's hello states."""
+
+    slots: int  # credits of a channel in each direction
+    slot_bytes: int  # largest message
+    heartbeat_s: float
+    silence_s: float
+
+
+def load_key(path: str) -> bytes:
+    """A pre-shared key: the bytes of a file that only its owner may read, without the newline at the end."""
+    mode = os.stat(path).st_mode
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise InvalidArgument(f"key file {path} is open to others (mode {mode & 0o777:o}): chmod 600 {path}")
+    with open(path, "rb") as file:
+        key = file.read().removesuffix(b"\n").removesuffix(b"\r")
+    if len(key) < _MIN_KEY_BYTES:
+        raise InvalidArgument(f"key file {path} has {len(key)} bytes, a key needs {_MIN_KEY_BYTES}: openssl rand -hex 32 > {path}")
+    return key
+
+
+def _receive(connected: socket.socket, count: int, deadline: float, what: str) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise DeadlineExceeded(f"no {what} in time")
+        connected.settimeout(left)
+        try:
+            more = connected.recv(count - len(data))
+        except TimeoutError:
+            continue
+        except OSError as error:
+            raise Unavailable(f"the connection was lost while waiting for its {what} ({error})") from None
+        if not more:
+            raise Unavailable(f"the other side closed the connection while its {what} was due; its log says why")
+        data += more
+    return bytes(data)
+
+
+def greet(connected: socket.socket, key: bytes | None, deadline: float) -> Terms:
+    """Says hello with zeros ("as you say") and takes the answer; proves the key where both sides have one."""
+    security = 0 if key is None else 1
+    ours = _HELLO.pack(_HELLO_MAGIC, _VERSION, 0, 0, 0, 0, 0, 0, security, bytes(16))
+    connected.settimeout(max(deadline - time.monotonic(), 0.001))
+    connected.sendall(head(HELLO, value=len(ours)) + ours)
+    answer = _receive(connected, HEAD.size + _HELLO.size, deadline, "hello")
+    try:
+        is_hello = read_head(answer[:HEAD.size]) == (HELLO, 0, _HELLO.size)
+    except DataLoss:
+        is_hello = False
+    theirs = answer[HEAD.size:]
+    magic, version, slots, _, slot_bytes, heartbeat_us, silence_us, carrier, their_security, _ = _HELLO.unpack(theirs)
+    if not is_hello or magic != _HELLO_MAGIC:
+        raise DataLoss("it does not speak Tandem's transport (no hello); check the address")
+    if version != _VERSION:
+        raise InvalidArgument(f"transport version {version} there, {_VERSION} here: install the same release on both sides")
+    if carrier != 0:
+        raise InvalidArgument("it listens on ucx://, and this client speaks tcp:// only: let it listen on tcp://")
+    if their_security != security:
+        name = _SECURITY[their_security] if their_security < len(_SECURITY) else str(their_security)
+        raise InvalidArgument(f"security differs: {_SECURITY[security]} here, {name} there: give both sides the same key file, or neither")
+    if not (1 <= slots <= 1024 and 4096 <= slot_bytes <= 1 << 30 and 1000 <= heartbeat_us < silence_us <= 3_600_000_000):
+        raise DataLoss(f"its hello states {slots} slots of {slot_bytes} bytes, heartbeats of {heartbeat_us} us, {silence_us} us of silence")
+    if key is not None:
+        _prove(connected, key, ours, theirs, min(deadline, time.monotonic() + _PROOF_LIMIT_S))
+    return Terms(slots, slot_bytes, heartbeat_us / 1e6, silence_us / 1e6)
+
+
+def _prove(connected: socket.socket, key: bytes, ours: bytes, theirs: bytes, deadline: float) -> None:
+    """Each side shows that it has the key, for these two nonces and these two hellos."""
+    nonce = secrets.token_bytes(32)
+    connected.sendall(head(NONCE, value=32) + nonce)
+    their_nonce = _expect(connected, NONCE, deadline, "nonce")
+
+    def proof(side: int) -> bytes:
+        return hmac.new(key, b"tandem peer 1" + bytes([side]) + nonce + their_nonce + ours + theirs, hashlib.sha256).digest()
+
+    connected.sendall(head(PROOF, value=32) + proof(1))
+    try:
+        answer = _expect(connected, PROOF, deadline, "proof")
+    except Unavailable:
+        raise InvalidArgument("it ended the connection when it saw our proof: the key files of the two sides differ") from None
+    if not hmac.compare_digest(answer, proof(2)):
+        raise InvalidArgument("it does not have our key: the key files of the two sides differ")
+
+
+def _expect(connected: socket.socket, wanted: int, deadline: float, what: str) -> bytes:
+    kind, channel, value = read_head(_receive(connected, HEAD.size, deadline, what))
+    if kind == BYE:
+        raise Unavailable(f"it ended the connection where its {what} was due")
+    if (kind, channel, value) != (wanted, 0, 32):
+        raise DataLoss(f"kind {kind} with value {value} where its {what} was due")
+    return _receive(connected, 32, deadline, what)

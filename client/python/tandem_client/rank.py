@@ -1,0 +1,66 @@
+"""Rank: one FFN rank as the client sees it, through however many sessions. A session that ended is followed by another at the next
+request, with a full handshake; the rank must then be what it was."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from .errors import DeadlineExceeded, InvalidArgument, TandemError, Unavailable
+from .session import Session
+from .settings import Identity, Settings
+
+_TRY_AGAIN_S = 0.25  # a peer that answered, or is not there yet: often enough for a start, seldom enough for a log
+
+
+class Rank:
+    """`number`: its place in the list of addresses; None: whichever it is."""
+
+    def __init__(self, number: int | None, address: str, key: bytes | None, identity: Identity, expected: Mapping[str, object]):
+        self.number, self.address = number, address
+        self._key, self._identity, self._expected = key, identity, expected
+        self._opening = threading.Lock()
+        self._session: Session | None = None
+        self._closed = False
+        self.settings: Settings | None = None  # of the first session, and of every later one
+        self.pieces: np.ndarray | None = None  # uint32 [count, 6]
+
+    def open(self, deadline: float) -> Session:
+        """A session that can be used: the current one, or a new one. Tries again until the deadline while the rank is not there."""
+        with self._opening:
+            while True:
+                if self._closed:
+                    raise Unavailable("the client is closed", rank=self.number, address=self.address)
+                if self._session is not None and self._session.usable:
+                    return self._session
+                try:
+                    return self._open_once(deadline)
+                except Unavailable as error:
+                    if time.monotonic() + _TRY_AGAIN_S >= deadline:
+                        raise DeadlineExceeded(f"not there in time: {error.message}", rank=self.number, address=self.address) from None
+                    time.sleep(_TRY_AGAIN_S)
+
+    def _open_once(self, deadline: float) -> Session:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+        try:
+            session = Session(self.number, self.address, self._key, self._identity, self._expected, deadline)
+        except TandemError as error:
+            raise type(error)(error.message, rank=self.number, address=self.address) from None
+        if self.settings is None:
+            self.settings, self.pieces = session.settings, session.pieces
+        elif session.settings.raw != self.settings.raw or not np.array_equal(session.pieces, self.pieces):
+            session.close()
+            raise InvalidArgument("it came back with other settings or other experts; connect anew", rank=self.number, address=self.address)
+        self._session = session
+        return session
+
+    def close(self) -> None:
+        self._closed = True  # whoever is opening ends at its next try
+        with self._opening:
+            if self._session is not None:
+                self._session.close()
