@@ -1,4 +1,4 @@
-"""Bytes: frames, checksums and numbers of the pure-Python client against docs/protocol.md and plain formulas."""
+"""Bytes: frames, checksums and numbers of the pure-Python client against the golden frames and plain formulas."""
 
 import re
 
@@ -20,22 +20,38 @@ def example():
     return frame.build(HEADER, [*activation(ROWS, "bf16"), frame.Payload(frame.TOKEN_IDS, "i32", np.array([[5], [511]], np.int32))])
 
 
-def documented():
-    """The example of docs/protocol.md, or of a page beside it."""
-    text = "".join(path.read_text() for path in sorted((ROOT / "docs").glob("protocol*.md")))
-    lines = re.findall(r"^[0-9a-f]{3}  ((?:[0-9a-f]{2} ?)+)", text[text.index("A request of two rows, hidden size 3, bf16, with token ids"):], re.M)
+GOLDEN = {path.stem: path.read_text() for path in sorted((ROOT / "tests" / "golden").glob("*.txt")) if not path.stem.startswith("tcp_")}
+
+
+def golden_bytes(name):
+    lines = re.findall(r"^[0-9a-f]{3,}  ((?:[0-9a-f]{2} ?){1,16})", GOLDEN[name].split("bytes:\n")[1], re.M)
     return bytes.fromhex("".join(lines))
 
 
-def test_the_documented_request_is_what_is_sent():
-    assert bytes(example()) == documented()
-
-
-def test_the_documented_request_is_what_is_read():
-    read = frame.parse(documented())
+def test_a_documented_request_is_what_is_sent_and_read():
+    """From values, not from bytes."""
+    assert bytes(example()) == golden_bytes("request_token_ids")
+    read = frame.parse(golden_bytes("request_token_ids"))
     assert read.header == HEADER
     assert from_bf16(read.array(frame.ACTIVATION, "bf16", 3)).tolist() == ROWS.tolist()
     assert read.array(frame.TOKEN_IDS, "i32", 1).ravel().tolist() == [5, 511]
+
+
+@pytest.mark.parametrize("name", [name for name, text in GOLDEN.items() if "frame: accepted" in text])
+def test_golden_frames_are_read_and_written(name):
+    """Those of a later minor or with gaps between rows are read; all others this client would write byte for byte."""
+    read = frame.parse(golden_bytes(name))
+    fields = dict(re.findall(r"^header (\w+): (.*)$", GOLDEN[name], re.M))
+    for field in ("step", "layer", "tile", "rows", "attempt"):
+        assert str(getattr(read.header, field)) == fields[field].split()[0], field
+    if "encoder: writes these bytes" in GOLDEN[name]:
+        assert bytes(frame.build(read.header, list(read.payloads.values()))) == golden_bytes(name)
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if name.startswith("bad_")])
+def test_bad_golden_frames_are_refused(name):
+    with pytest.raises((DataLoss, Unsupported)):
+        frame.parse(golden_bytes(name))
 
 
 @pytest.mark.parametrize("length", (0, 1, 3, 4, 5, 60, 319, 320, 321, 1000))

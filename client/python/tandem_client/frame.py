@@ -17,9 +17,14 @@ TILE_ROWS = 64  # the unit of transfer
 # Kinds
 HELLO, HELLO_ACK, REFUSE, CANARY, CANARY_ECHO = 1, 2, 3, 4, 5
 FFN_REQUEST, FFN_REPLY, CANCEL, DRAIN, GOODBYE = 16, 17, 18, 19, 20
+_WITH_ROWS = (CANARY, CANARY_ECHO, FFN_REQUEST, FFN_REPLY)
 # Roles of payloads
 ACTIVATION, ACTIVATION_SCALE, TOKEN_IDS, EXPERT_IDS, EXPERT_WEIGHTS, OUTPUT = 1, 2, 3, 4, 5, 6
 REPLY_TIMES, ERROR_CODE, ERROR_TEXT, SETTINGS, PIECES, SHARED_ROWS = 7, 8, 9, 10, 11, 12
+_ROWS = (ACTIVATION, ACTIVATION_SCALE, TOKEN_IDS, EXPERT_IDS, EXPERT_WEIGHTS, SHARED_ROWS)
+# What a frame of a kind may carry.
+_ROLES = {HELLO: (SETTINGS,), HELLO_ACK: (SETTINGS, PIECES), REFUSE: (ERROR_CODE, ERROR_TEXT), CANARY: (*_ROWS, OUTPUT), CANARY_ECHO: (*_ROWS, OUTPUT),
+          FFN_REQUEST: _ROWS, FFN_REPLY: (OUTPUT, REPLY_TIMES, ERROR_CODE, ERROR_TEXT), CANCEL: (), DRAIN: (), GOODBYE: ()}
 # Header flags
 PARTIAL, BY_MAP = 1, 2
 
@@ -129,6 +134,7 @@ def parse(message) -> Frame:
     if int.from_bytes(view[60:64], "little") != crc32c(bytes(view[:60]) + bytes(view[64:table_end])):
         raise DataLoss("frame: wrong checksum of header and descriptors")
     frame = Frame(Header(kind, flags, session, incarnation, step, layer, lane, tile, tiles, epoch, rows, capacity, attempt, row_class, program))
+    _check_header(frame.header)
     end = table_end
     for index in range(count):
         end = _take_payload(view, frame, index, end)
@@ -137,22 +143,34 @@ def parse(message) -> Frame:
     return frame
 
 
+def _check_header(header: Header) -> None:
+    with_rows = header.kind in _WITH_ROWS
+    if header.kind not in _ROLES:
+        raise Unsupported(f"frame: kind {header.kind} is unknown to protocol {MAJOR}.{MINOR}")
+    if header.flags not in (0, PARTIAL, PARTIAL | BY_MAP) or (header.flags and not with_rows and header.kind != CANCEL):
+        raise DataLoss(f"frame: flags {header.flags} in a frame of kind {header.kind}")
+    if not header.rows <= header.capacity <= TILE_ROWS or header.row_class > max(ROW_CLASSES.values()):
+        raise DataLoss(f"frame: {header.rows} rows, capacity {header.capacity}, row class {header.row_class}")
+    if with_rows and header.tile >= header.tiles:
+        raise DataLoss(f"frame: tile {header.tile} of {header.tiles}")
+
+
 def _take_payload(view: memoryview, frame: Frame, index: int, end: int) -> int:
     fields = _DESCRIPTOR.unpack_from(view, HEADER_BYTES + DESCRIPTOR_BYTES * index)
-    role, number, log2_block, rows, cols, stride, offset, size, flags, _ = fields
+    role, number, log2_block, rows, cols, stride, offset, size, flags, reserved = fields
     known = _BY_NUMBER.get(number)
     if known is None and ACTIVATION <= role <= SHARED_ROWS:
         raise DataLoss(f"frame: descriptor {index}: dtype {number} is unknown")
     element = known[1].itemsize if known else 1
     if (known and (stride < cols * element or stride % element)) or rows * stride != size or offset != _aligned(end) \
-            or offset + size > len(view) or flags & ~1:
+            or offset + size > len(view) or flags & ~1 or reserved or (log2_block and role != ACTIVATION_SCALE):
         raise DataLoss(f"frame: descriptor {index}: {rows} x {cols} with {stride} bytes a row, {size} bytes at {offset}, flags {flags}")
     if not ACTIVATION <= role <= SHARED_ROWS:
         if flags & 1:
             raise Unsupported(f"frame: payload role {role} must be understood and is unknown to protocol {MAJOR}.{MINOR}")
         return offset + size
-    if role in frame.payloads:
-        raise DataLoss(f"frame: payload {role} appears twice")
+    if role in frame.payloads or role not in _ROLES[frame.header.kind]:
+        raise DataLoss(f"frame: payload {role} appears twice, or does not belong into a frame of kind {frame.header.kind}")
     block = np.frombuffer(view[offset:offset + size], np.uint8)
     data = block.reshape(rows, stride)[:, :cols * element] if size else np.empty((rows, cols * element), np.uint8)
     if stride != cols * element:
