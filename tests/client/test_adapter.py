@@ -83,7 +83,7 @@ def questions(count):
     tokenizer = transformers.AutoTokenizer.from_pretrained(MODELS["arith"])
     lines = (MODELS["arith"] / "heldout.jsonl").read_text().splitlines()[:count]
     chats = [[{"role": "user", "content": json.loads(line)["question"]}] for line in lines]
-    return [tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True) for chat in chats]
+    return [tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False) for chat in chats]
 
 
 def generated(model, prompt):
@@ -93,7 +93,7 @@ def generated(model, prompt):
     return tokens[:-1] if tokens[-1] == model.config.eos_token_id else tokens
 
 
-@pytest.mark.parametrize("flags,dtype,count", (((), torch.float32, 6), (GATE_HERE, torch.float32, 6), (GATE_HERE, torch.bfloat16, 6)))
+@pytest.mark.parametrize("flags,dtype,count", (((), torch.float32, 3), (GATE_HERE, torch.float32, 3), (GATE_HERE, torch.bfloat16, 3)))
 def test_the_bundled_model_generates_tandems_own_tokens(flags, dtype, count, pool, tmp_path):
     compute = () if dtype == torch.bfloat16 else PLAIN
     asked = questions(count)

@@ -14,6 +14,7 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model, experts = tandem_adapter.load(folder, address, device=device)  # no weight of an expert is read
 with experts, torch.inference_mode():
-    prompt = tokenizer.apply_chat_template([{"role": "user", "content": question}], add_generation_prompt=True, return_tensors="pt").to(device)
-    answer = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=128, do_sample=False)
-print(tokenizer.decode(answer[0, prompt.shape[1]:], skip_special_tokens=True))
+    chat = [{"role": "user", "content": question}]
+    prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True).to(device)
+    answer = model.generate(prompt["input_ids"], attention_mask=prompt["attention_mask"], max_new_tokens=128, do_sample=False)
+print(tokenizer.decode(answer[0, prompt["input_ids"].shape[1]:], skip_special_tokens=True))
