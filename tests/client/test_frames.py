@@ -149,7 +149,10 @@ def test_quantised_rows(dtype, block):
     factor = np.repeat(factors, block, axis=1)[:, :200]
     allowed = factor * 0.5001 if dtype == "int8" else np.maximum(np.abs(rows) / 16, factor * 2.0**-10)
     assert (np.abs(restored - rows)[finite] <= allowed[finite] * 1.0001).all()
-    if dtype != "int8":  # the smallest power of two that will do, at least 2^-22
+    if dtype == "int8":
+        assert np.allclose(factors[[0, 2, 3, 4], 0], np.maximum(np.abs(rows[[0, 2, 3, 4]]).max(axis=1), 1e-4) / 127)
+        assert values.data.min() >= -127
+    else:  # the smallest power of two that will do, at least 2^-22
         for row in (0, 3, 4):
             for index in range(factors.shape[1]):
                 largest = np.abs(rows[row, index * block:(index + 1) * block]).max()
