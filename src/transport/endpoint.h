@@ -46,6 +46,10 @@ struct EndpointOptions {
   // it. A lost packet is sent again after 200 and after 600 ms, so two in a row are no silence.
   Duration silence_limit = std::chrono::milliseconds(800);
   Duration connect_limit = std::chrono::seconds(5);
+  // Only `connect`: this side does not know the four values above and takes those of the listening side,
+  // which must be within `validate`'s bounds; `caps` says what they are. For a client without the model's
+  // files.
+  bool adopt = false;
   // What the message of a difference of slot_bytes advises: the caller knows what they follow from. Not sent.
   std::string_view slot_bytes_remedy = "set the same value on both sides";
 };
@@ -58,6 +62,9 @@ struct EndpointCaps {
   bool zero_copy = false;      // `acquire` hands out memory that the peer reads
   size_t max_message_bytes = 0;
   bool encrypted = false;
+  // As agreed with the peer.
+  uint32_t slots_per_channel = 0;
+  Duration heartbeat_interval{}, silence_limit{};
 };
 
 // closed: it ended the connection or its process ended; silent: nothing heard for silence_limit; broken: what

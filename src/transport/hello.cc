@@ -1,5 +1,6 @@
 #include "transport/hello.h"
 
+#include <algorithm>
 #include <string>
 
 #include "transport/little_endian.h"
@@ -49,10 +50,12 @@ std::array<std::byte, HelloLayout::kBytes> HelloLayout::encode(const EndpointOpt
   std::array<std::byte, kBytes> bytes{};
   store_little_endian<uint32_t>(&bytes[0], kMagic);
   store_little_endian<uint32_t>(&bytes[4], kVersion);
-  store_little_endian<uint32_t>(&bytes[8], options.slots_per_channel);
-  store_little_endian<uint64_t>(&bytes[16], terms.slot_bytes);
-  store_little_endian<uint64_t>(&bytes[24], terms.heartbeat_us);
-  store_little_endian<uint64_t>(&bytes[32], terms.silence_us);
+  if (!options.adopt) {
+    store_little_endian<uint32_t>(&bytes[8], options.slots_per_channel);
+    store_little_endian<uint64_t>(&bytes[16], terms.slot_bytes);
+    store_little_endian<uint64_t>(&bytes[24], terms.heartbeat_us);
+    store_little_endian<uint64_t>(&bytes[32], terms.silence_us);
+  }
   store_little_endian<uint32_t>(&bytes[40], static_cast<uint32_t>(carrier));
   return bytes;
 }
@@ -92,6 +95,30 @@ Result<void> match_hello(const EndpointOptions& local, std::string_view local_ad
                           std::string(remote_address) + "; use the same scheme on both sides");
   }
   return {};
+}
+
+Result<EndpointOptions> adopt_hello(const EndpointOptions& local, std::span<const std::byte> hello,
+                                    std::string_view remote_address) {
+  if (!local.adopt || hello.size() < HelloLayout::kBytes ||
+      load_little_endian<uint32_t>(&hello[0]) != HelloLayout::kMagic ||
+      load_little_endian<uint32_t>(&hello[4]) != HelloLayout::kVersion) {
+    return local;
+  }
+  // More would overflow as a Duration; `validate` has the closer bounds.
+  constexpr uint64_t kMaxMicroseconds = uint64_t{1} << 40;
+  const auto time = [&](size_t at) {
+    return std::chrono::microseconds(std::min(load_little_endian<uint64_t>(&hello[at]), kMaxMicroseconds));
+  };
+  EndpointOptions agreed = local;
+  agreed.adopt = false;
+  agreed.slots_per_channel = load_little_endian<uint32_t>(&hello[8]);
+  agreed.slot_bytes = load_little_endian<uint64_t>(&hello[16]);
+  agreed.heartbeat_interval = time(24);
+  agreed.silence_limit = time(32);
+  if (const auto valid = validate(agreed); !valid) {
+    return make_error(ErrorCode::data_loss, std::string(remote_address) + " offers " + valid.error().message);
+  }
+  return agreed;
 }
 
 }  // namespace tandem

@@ -28,6 +28,7 @@ struct HelloLayout {
   static constexpr uint32_t kMagic = 0x48444e54;  // "TNDH"
   static constexpr uint32_t kVersion = 1;
 
+  // With options.adopt the four values are 0: "as you say".
   static std::array<std::byte, kBytes> encode(const EndpointOptions& options,
                                               Carrier carrier = Carrier::messages);
 };
@@ -45,5 +46,10 @@ enum class Unstated : uint8_t { refused, adopted };
 Result<void> match_hello(const EndpointOptions& local, std::string_view local_address,
                          std::span<const std::byte> hello, std::string_view remote_address,
                          Carrier carrier = Carrier::messages, Unstated unstated = Unstated::refused);
+
+// With local.adopt: the options with the four values of a listening side's hello, as `validate` allows them.
+// Otherwise, and for what is no hello of this version (match_hello names it), `local` as it is.
+Result<EndpointOptions> adopt_hello(const EndpointOptions& local, std::span<const std::byte> hello,
+                                    std::string_view remote_address);
 
 }  // namespace tandem

@@ -119,7 +119,7 @@ Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointO
 
 namespace {
 
-Result<std::unique_ptr<Endpoint>> connect_now(const Address& address, const EndpointOptions& options) {
+Result<std::unique_ptr<Endpoint>> connect_now(const Address& address, const EndpointOptions& wanted) {
   std::shared_ptr<Backlog> backlog;
   {
     const std::lock_guard lock(registry_mutex);
@@ -133,6 +133,11 @@ Result<std::unique_ptr<Endpoint>> connect_now(const Address& address, const Endp
                           "; listen there first, or use shm:// or tcp:// between processes");
   };
   if (!backlog) return nobody();
+  EndpointOptions options = wanted;
+  if (wanted.adopt) {
+    options = backlog->options;
+    options.connect_limit = wanted.connect_limit;
+  }
   TANDEM_TRY(match_options(options, name + " (connecting)", backlog->options, name));
 
   const RingLayout layout(options.slots_per_channel, options.slot_bytes);

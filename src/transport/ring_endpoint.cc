@@ -26,7 +26,10 @@ EndpointCaps RingEndpoint::caps() const {
   return {.transport = transport_,
           .zero_copy = true,
           .max_message_bytes = options_.slot_bytes,
-          .encrypted = false};
+          .encrypted = false,
+          .slots_per_channel = options_.slots_per_channel,
+          .heartbeat_interval = options_.heartbeat_interval,
+          .silence_limit = options_.silence_limit};
 }
 
 void RingEndpoint::lose(PeerState state, const std::string& reason, bool orderly) {

@@ -212,6 +212,7 @@ class ShmConnecting final : public Connecting {
                                                 std::vector<UniqueFd>& fds) {
     if (packet.empty())
       return failed(ErrorCode::unavailable, "the other side closed the connection; its log says why");
+    TANDEM_ASSIGN(options_, adopt_hello(options_, packet, whole_));
     TANDEM_TRY(match_hello(options_, local(), packet, whole_));
     if (packet.size() > HelloLayout::kBytes) {
       const auto reason = packet.subspan(HelloLayout::kBytes);
@@ -230,7 +231,7 @@ class ShmConnecting final : public Connecting {
 
   const std::string path_;
   const std::string whole_;
-  const EndpointOptions options_;
+  EndpointOptions options_;
   const Instant deadline_;
   UniqueFd socket_;  // has said hello
   std::string peer_;

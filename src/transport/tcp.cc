@@ -156,6 +156,8 @@ class TcpConnecting final : public Connecting {
         return failed(ErrorCode::unavailable, system_message(errno));
       }
     }
+    TANDEM_ASSIGN(options_,
+                  adopt_hello(options_, std::span(answer_).subspan(TcpFrameLayout::kHeaderBytes), whole_));
     TANDEM_TRY(match_greeting(answer_, options_, local_, whole_));
     return TcpEndpoint::create(std::move(socket_), whole_, options_);
   }
@@ -167,7 +169,7 @@ class TcpConnecting final : public Connecting {
 
   TcpConnector connector_;
   const std::string whole_;
-  const EndpointOptions options_;
+  EndpointOptions options_;
   UniqueFd socket_;  // connected, and has said hello
   std::string local_;
   std::array<std::byte, kGreetingBytes> answer_;

@@ -22,8 +22,13 @@ TcpEndpoint::TcpEndpoint(std::shared_ptr<TcpSender> sender, std::shared_ptr<TcpR
       liveness_(options, now()) {}
 
 EndpointCaps TcpEndpoint::caps() const {
-  return {
-      .transport = "tcp", .zero_copy = false, .max_message_bytes = options_.slot_bytes, .encrypted = false};
+  return {.transport = "tcp",
+          .zero_copy = false,
+          .max_message_bytes = options_.slot_bytes,
+          .encrypted = false,
+          .slots_per_channel = options_.slots_per_channel,
+          .heartbeat_interval = options_.heartbeat_interval,
+          .silence_limit = options_.silence_limit};
 }
 
 void TcpEndpoint::lose(PeerState state, const std::string& reason, bool orderly) {

@@ -44,8 +44,13 @@ UcxEndpoint::UcxEndpoint(UniqueFd socket, UniqueFd epoll, std::shared_ptr<UcxCon
       looked_(now()) {}
 
 EndpointCaps UcxEndpoint::caps() const {
-  return {
-      .transport = "ucx", .zero_copy = false, .max_message_bytes = options_.slot_bytes, .encrypted = false};
+  return {.transport = "ucx",
+          .zero_copy = false,
+          .max_message_bytes = options_.slot_bytes,
+          .encrypted = false,
+          .slots_per_channel = options_.slots_per_channel,
+          .heartbeat_interval = options_.heartbeat_interval,
+          .silence_limit = options_.silence_limit};
 }
 
 Result<SendSlot> UcxEndpoint::acquire(Channel channel, size_t bytes) {

@@ -49,6 +49,8 @@ Result<void> UcxHandshake::send(std::span<const std::byte> bytes) {
 }
 
 Result<void> UcxHandshake::take_greeting() {
+  TANDEM_ASSIGN(options_,
+                adopt_hello(options_, std::span(received_).subspan(TcpFrameLayout::kHeaderBytes), peer_));
   // Either side: a listening one never leaves anything open.
   TANDEM_TRY(match_greeting(std::span(received_).first<kGreetingBytes>(), options_, local_, peer_,
                             Carrier::ucx, Unstated::adopted));
