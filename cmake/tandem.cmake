@@ -49,11 +49,17 @@ find_package(GTest REQUIRED)
 
 # tandem_library(<name> SOURCES a.cc b.cc DEPS tandem_base ... LIBS fmt::fmt ...)
 # DEPS are Tandem's own libraries and become public; LIBS are third-party and stay private.
+# SHAREABLE: libtandem_client.so is made of it too. Hidden visibility keeps calls inside a file direct, so that the code is
+# otherwise what it would be in an executable; kernels are not shareable and keep their flags.
 function(tandem_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "SHAREABLE" "" "SOURCES;DEPS;LIBS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_include_directories(${name} PUBLIC "${CMAKE_SOURCE_DIR}/src")
   target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_LIBS} Threads::Threads)
+  if(ARG_SHAREABLE)
+    set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
+      VISIBILITY_INLINES_HIDDEN ON)
+  endif()
 endfunction()
 
 # tandem_test(<name> SOURCES a_test.cc DEPS ... LIBS ...): one GoogleTest binary, one ctest entry.
