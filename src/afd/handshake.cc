@@ -13,7 +13,6 @@
 #include <thread>
 
 #include "afd/tile_frame.h"
-#include "base/bf16.h"
 #include "base/log.h"
 
 namespace tandem {
@@ -276,96 +275,6 @@ Status send_refuse(Endpoint& endpoint, uint64_t session, uint32_t incarnation, c
   });
 }
 
-Result<std::vector<std::byte>> make_canary(const SplitSettings& settings, uint64_t session,
-                                           uint32_t incarnation, uint16_t index, bool part) {
-  FrameHeader header = plain_header(FrameKind::canary, session, incarnation);
-  header.layer = settings.moe_layers.front();
-  header.tile = index;
-  header.tiles = kNumCanaries;
-  header.rows = header.capacity = kMaxTileRows;
-  if (part) header.flags = kFramePartial;
-  const size_t values = size_t{kMaxTileRows} * settings.hidden_size;
-  // Every byte of a value takes many values, and all of them are finite numbers.
-  const auto value_at = [](size_t i) {
-    return static_cast<float>((i * 2654435761u) % 65521) / 257.0f - 127.0f;
-  };
-  if (index == 1) {
-    const std::array<PayloadShape, 1> shape = {
-        PayloadShape{PayloadRole::output, settings.reply_dtype, header.rows, settings.hidden_size}};
-    TANDEM_ASSIGN(const FrameLayout layout, FrameLayout::create(header, shape));
-    std::vector<std::byte> frame(layout.total_bytes());
-    layout.encode(frame);
-    const auto output = layout.payload(frame, PayloadRole::output);
-    for (size_t i = 0; i < output.size(); ++i) output[i] = static_cast<std::byte>((i * 2654435761u) >> 13);
-    return frame;
-  }
-  std::vector<std::byte> rows(dtype_bytes(settings.activation_dtype, values));
-  for (size_t i = 0; i < values; ++i) {
-    if (settings.activation_dtype == DType::f32) {
-      const float value = value_at(i);
-      std::memcpy(&rows[i * sizeof value], &value, sizeof value);
-    } else if (settings.activation_dtype == DType::bf16) {
-      const bf16 value = to_bf16(value_at(i));
-      std::memcpy(&rows[i * sizeof value], &value, sizeof value);
-    } else {  // one byte a value; 0x7f and 0xff would be NaN in e4m3
-      rows[i] = static_cast<std::byte>((i * 2654435761u >> 7) % 0x7f | (i & 1) << 7);
-    }
-  }
-  // Scales that are powers of two, 2^-22 and up, in either encoding.
-  const uint32_t scales_a_row = scale_cols(settings.activation_format, settings.hidden_size);
-  std::vector<std::byte> scales(kMaxTileRows *
-                                scale_row_bytes(settings.activation_format, settings.hidden_size));
-  for (size_t i = 0; i < size_t{kMaxTileRows} * scales_a_row; ++i) {
-    const auto exponent = static_cast<uint32_t>(105 + i % 24);
-    if (scale_dtype(settings.activation_format) == DType::f8_e8m0) {
-      scales[i] = static_cast<std::byte>(exponent);
-    } else {
-      const uint32_t bits = exponent << 23;
-      std::memcpy(&scales[i * sizeof bits], &bits, sizeof bits);
-    }
-  }
-  std::vector<int32_t> ids(size_t{kMaxTileRows} * std::max(settings.top_k, 1u));
-  std::vector<float> weights(ids.size());
-  const bool routed = settings.gate_on_attention || part;
-  const uint32_t id_limit = routed ? settings.num_experts : settings.vocab_size;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    ids[i] = static_cast<int32_t>((i * 40503u) % id_limit);
-    weights[i] = static_cast<float>(i % 7 + 1) / 8.0f;
-  }
-  TileView tile{.header = header,
-                .in = {.dtype = settings.activation_dtype,
-                       .data = rows.data(),
-                       .row_stride = settings.hidden_size,
-                       .format = settings.activation_format,
-                       .scales = scales.empty() ? nullptr : scales.data(),
-                       .scale_stride = scales_a_row},
-                .routing = NoRouting{}};
-  std::array<uint8_t, kMaxTileRows> shared_rows{};
-  const bool with_shared_rows = part && settings.shared_experts_on_ffn();
-  if (with_shared_rows) {
-    for (size_t row = 0; row < kMaxTileRows; ++row) shared_rows[row] = row % 3 == 0 ? 1 : 0;
-    tile.part.shared_rows = shared_rows;
-  }
-  if (routed) tile.routing = RoutingView{ids, weights, settings.top_k};
-  if (settings.token_ids && !routed) tile.routing = TokenIds{std::span(ids).first(kMaxTileRows)};
-  TANDEM_ASSIGN(const FrameLayout layout, request_layout(header, settings, with_shared_rows));
-  std::vector<std::byte> frame(layout.total_bytes());
-  write_request(tile, layout, settings, frame);
-  return frame;
-}
-
-std::vector<std::byte> echo_canary(std::span<const std::byte> canary) {
-  std::vector<std::byte> echo(canary.begin(), canary.end());
-  const auto head = std::span(echo).first<kHeaderBytes>();
-  FrameHeader header = decode_header(head);
-  header.kind = FrameKind::canary_echo;
-  encode_header(header, head);
-  header.header_crc =
-      header_checksum(std::span(echo).first(kHeaderBytes + kDescriptorBytes * header.descriptors));
-  encode_header(header, head);
-  return echo;
-}
-
 Result<FfnRankFacts> open_session(Endpoint& endpoint, const std::string& address,
                                   const SplitSettings& settings, const PeerIdentity& self, Instant deadline,
                                   const std::atomic<bool>& stop, const SessionKind& kind) {
@@ -409,6 +318,18 @@ Result<FfnRankFacts> open_session(Endpoint& endpoint, const std::string& address
     }
   }
   return facts;
+}
+
+Result<Hello> ask_settings(Endpoint& endpoint, const std::string& address, const std::string& hello_text,
+                           Instant deadline, const std::atomic<bool>& stop) {
+  TANDEM_TRY(send_settings(endpoint, plain_header(FrameKind::hello, 0, 0), hello_text, nullptr));
+  TANDEM_ASSIGN(const Incoming incoming, receive_one(endpoint, address, "hello_ack", deadline, stop));
+  TANDEM_ASSIGN(const FrameView frame, expect_frame(incoming, FrameKind::hello_ack, address));
+  TANDEM_ASSIGN(Hello hello, decode_hello(text_of(frame, PayloadRole::settings)));
+  // Leaves in order; that it may not arrive costs the rank a wait of its hello_limit at most.
+  (void)send_plain(endpoint, FrameKind::goodbye, frame.header.session, frame.header.incarnation);
+  endpoint.poll({});
+  return hello;
 }
 
 Status FfnHandshake::on_frame(const FrameView& frame, Endpoint& endpoint) {

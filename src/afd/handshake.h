@@ -86,6 +86,12 @@ Result<FfnRankFacts> open_session(Endpoint& endpoint, const std::string& address
                                   const SplitSettings& settings, const PeerIdentity& self, Instant deadline,
                                   const std::atomic<bool>& stop, const SessionKind& kind = {});
 
+// Describes the rank at the other end and leaves: sends `hello_text` (encode_hello's form; settings that the
+// sender does not know have the value "-"), returns what the hello_ack states, says goodbye. The calling
+// thread becomes the poller; the connection is of no use afterwards. Errors as open_session.
+Result<Hello> ask_settings(Endpoint& endpoint, const std::string& address, const std::string& hello_text,
+                           Instant deadline, const std::atomic<bool>& stop);
+
 // Whom an FFN rank lets in, beyond who fits. Called by its I/O thread.
 struct FfnAdmission {
   bool ffn_ranks = false;  // other FFN ranks, to exchange rows

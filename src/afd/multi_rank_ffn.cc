@@ -10,6 +10,7 @@
 #include <atomic>
 #include <bit>
 #include <optional>
+#include <utility>
 
 #include "afd/rank_links.h"
 #include "afd/tile_frame.h"
@@ -374,6 +375,10 @@ RemoteFfnStats MultiRankFfn::stats() const {
   sum.requests = impl_->requests.load();
   sum.failures = impl_->failures.load();
   return sum;
+}
+
+RankState MultiRankFfn::rank_state(uint32_t rank) const {
+  return std::as_const(impl_->links)[rank].rank_state();
 }
 
 std::vector<FfnRankFacts> MultiRankFfn::peers() const {

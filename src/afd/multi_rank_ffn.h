@@ -45,6 +45,7 @@ class MultiRankFfn final : public FfnPort {
 
   RemoteFfnStats stats() const;  // `requests` and `failures` of this port, the others summed over ranks
   std::vector<FfnRankFacts> peers() const;
+  RankState rank_state(uint32_t rank) const;  // below the number of addresses
   const ExpertMap& map() const;
 
  private:

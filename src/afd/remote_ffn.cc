@@ -224,6 +224,18 @@ RemoteFfnStats RemoteFfn::stats() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->stats;
 }
+RankState RemoteFfn::rank_state() const {
+  const std::lock_guard lock(impl_->mutex);
+  const bool up = impl_->link == Impl::Link::up;
+  return {.rank = impl_->options.ffn_rank,
+          .address = impl_->options.addresses.front(),
+          .name = impl_->facts.name,
+          .transport = impl_->transport,
+          .session = impl_->facts.session,
+          .num_pieces = impl_->facts.pieces.size(),
+          .up = up,
+          .reason = up ? std::string() : impl_->reason.message};
+}
 FfnRankFacts RemoteFfn::peer() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->facts;

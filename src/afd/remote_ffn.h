@@ -65,6 +65,16 @@ struct RemoteFfnStats {
   uint64_t connections = 0;      // handshakes done
 };
 
+// One FFN rank as its connection sees it now.
+struct RankState {
+  uint32_t rank = 0;
+  std::string address, name, transport;  // name and transport: as of the latest connection
+  uint64_t session = 0;
+  size_t num_pieces = 0;
+  bool up = false;
+  std::string reason;  // why it is not up
+};
+
 class RemoteFfn final : public FfnPort {
  public:
   // Blocks until the FFN rank has shaken hands or `start_limit` is over (deadline_exceeded, saying what was
@@ -91,6 +101,7 @@ class RemoteFfn final : public FfnPort {
   // Any thread.
   bool up() const;  // requests are taken now
   RemoteFfnStats stats() const;
+  RankState rank_state() const;
   FfnRankFacts peer() const;                     // as of the last handshake
   std::string transport() const;                 // "tcp", "ucx", "shm", "inproc"
   std::shared_ptr<const ExpertMap> map() const;  // null when the peer holds a part
