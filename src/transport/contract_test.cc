@@ -35,35 +35,6 @@ TEST_P(ContractTest, CapsAndNames) {
   EXPECT_EQ(b->peer(), PeerState::alive);
 }
 
-// Of a client that does not know the model.
-TEST_P(ContractTest, AConnectingSideMayTakeTheOptionsOfTheListener) {
-  EndpointOptions options = small_options();
-  options.heartbeat_interval = std::chrono::milliseconds(70);
-  auto listener = listen(unique_address(GetParam()), options);
-  ASSERT_TRUE(listener) << listener.error().message;
-  EndpointOptions unknowing;
-  unknowing.adopt = true;
-  auto [a, b] = make_pair(**listener, unknowing);
-  ASSERT_TRUE(a && b);
-  for (const Endpoint* endpoint : {a.get(), b.get()}) {
-    const EndpointCaps caps = endpoint->caps();
-    EXPECT_EQ(caps.max_message_bytes, options.slot_bytes);
-    EXPECT_EQ(caps.slots_per_channel, options.slots_per_channel);
-    EXPECT_EQ(caps.heartbeat_interval, options.heartbeat_interval);
-    EXPECT_EQ(caps.silence_limit, options.silence_limit);
-  }
-  // As many credits as the listener gives, and not one more.
-  for (uint32_t i = 0; i < options.slots_per_channel; ++i) {
-    const auto slot = a->acquire(Channel::request, options.slot_bytes);
-    ASSERT_TRUE(slot) << slot.error().message;
-    ASSERT_TRUE(a->commit(*slot, options.slot_bytes));
-  }
-  EXPECT_EQ(a->acquire(Channel::request, 1).error().code, ErrorCode::would_block);
-  for (uint32_t i = 0; i < options.slots_per_channel; ++i) {
-    EXPECT_EQ(receive_one(*b, {a.get()}).lease.bytes().size(), options.slot_bytes);
-  }
-}
-
 TEST_P(ContractTest, MessagesOfAChannelArriveInTheOrderOfTheirCommits) {
   auto [a, b] = pair();
   auto first = a->acquire(Channel::request, 10);
