@@ -1,12 +1,13 @@
 """transformers with its experts elsewhere: the logits of plain transformers, and the tokens of Tandem itself."""
 
+import concurrent.futures
 import json
 import signal
 import subprocess
 
 import pytest
 
-from tests.conftest import BINARY
+from tests.conftest import BINARY, TandemServer
 from tests.client.conftest import MODELS
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install './client/python[torch]'")
@@ -82,8 +83,13 @@ def own_tokens(prompt_ids, directory, *flags):
 def questions(count):
     tokenizer = transformers.AutoTokenizer.from_pretrained(MODELS["arith"])
     lines = (MODELS["arith"] / "heldout.jsonl").read_text().splitlines()[:count]
-    chats = [[{"role": "user", "content": json.loads(line)["question"]}] for line in lines]
-    return [tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False) for chat in chats]
+    return chats(tokenizer, [json.loads(line)["question"] for line in lines])
+
+
+def chats(tokenizer, asked):
+    """Token ids of each question as the chat template puts it."""
+    return [tokenizer.apply_chat_template([{"role": "user", "content": question}], add_generation_prompt=True, tokenize=True, return_dict=False)
+            for question in asked]
 
 
 def generated(model, prompt):
@@ -101,6 +107,29 @@ def test_the_bundled_model_generates_tandems_own_tokens(flags, dtype, count, poo
     model, client = tandem_adapter.load(MODELS["arith"], pool("arith", *compute, *flags).address, dtype=dtype)
     with client:
         assert [generated(model, prompt) for prompt in asked] == wanted
+
+
+def test_a_tandem_worker_and_transformers_share_a_pool(pool, tmp_path):
+    """At the same time, over one pool: the same answers."""
+    shared = pool("arith")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MODELS["arith"])
+    asked = [json.loads(line)["question"] for line in (MODELS["arith"] / "heldout.jsonl").read_text().splitlines()[10:13]]
+    worker = TandemServer(["attention", "--model", str(MODELS["arith"]), "--ffn", shared.address, "--port", "0", "--threads", "1"], tmp_path)
+    try:
+        worker.wait_ready()
+
+        def ask(question):
+            body = {"model": "arith", "messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 64}
+            return worker.request("POST", "/v1/chat/completions", body).json()["choices"][0]["message"]["content"]
+
+        model, client = tandem_adapter.load(MODELS["arith"], shared.address)
+        with client, concurrent.futures.ThreadPoolExecutor(3) as threads:
+            theirs = [threads.submit(ask, question) for question in asked]
+            ours = [tokenizer.decode(generated(model, prompt), skip_special_tokens=True) for prompt in chats(tokenizer, asked)]
+            assert ours == [answer.result() for answer in theirs]
+        assert all("####" in answer for answer in ours)
+    finally:
+        worker.stop()
 
 
 def test_several_ranks(pool):

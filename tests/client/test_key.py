@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tandem_client
+from tandem_client import greeting
 from tests.client.fake_rank import FakeRank
 
 KEY = b"0123456789abcdef0123456789abcdef"
@@ -35,6 +36,11 @@ def fake(script, security=1):
 def serve(rank):
     rank.open(KEY)
     rank.reply(rank.request())
+
+
+def test_the_documented_proof():
+    got = greeting.proof(b"k" * 32, 1, bytes(64), bytes(128))
+    assert got.hex() == "04212fd4deb4b25e00a40b1b56e7e9116252e3b995041c7a3a79218ad3ed0a59"
 
 
 def test_equal_keys(key_file):

@@ -111,21 +111,22 @@ def greet(connected: socket.socket, key: bytes | None, deadline: float) -> Terms
     return Terms(slots, slot_bytes, heartbeat_us / 1e6, silence_us / 1e6)
 
 
+def proof(key: bytes, side: int, nonces: bytes, hellos: bytes) -> bytes:
+    """HMAC-SHA256. `side`: who proves, 1 connecting, 2 listening. `nonces`, `hellos`: the connecting side's, then the listening side's."""
+    return hmac.new(key, b"tandem peer 1" + bytes([side]) + nonces + hellos, hashlib.sha256).digest()
+
+
 def _prove(connected: socket.socket, key: bytes, ours: bytes, theirs: bytes, deadline: float) -> None:
     """Each side shows that it has the key, for these two nonces and these two hellos."""
     nonce = secrets.token_bytes(32)
     connected.sendall(head(NONCE, value=32) + nonce)
-    their_nonce = _expect(connected, NONCE, deadline, "nonce")
-
-    def proof(side: int) -> bytes:
-        return hmac.new(key, b"tandem peer 1" + bytes([side]) + nonce + their_nonce + ours + theirs, hashlib.sha256).digest()
-
-    connected.sendall(head(PROOF, value=32) + proof(1))
+    nonces = nonce + _expect(connected, NONCE, deadline, "nonce")
+    connected.sendall(head(PROOF, value=32) + proof(key, 1, nonces, ours + theirs))
     try:
         answer = _expect(connected, PROOF, deadline, "proof")
     except Unavailable:
         raise InvalidArgument("it ended the connection when it saw our proof: the key files of the two sides differ") from None
-    if not hmac.compare_digest(answer, proof(2)):
+    if not hmac.compare_digest(answer, proof(key, 2, nonces, ours + theirs)):
         raise InvalidArgument("it does not have our key: the key files of the two sides differ")
 
 
