@@ -1,6 +1,7 @@
 #include "cli/support.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "afd/connector.h"
 
@@ -18,8 +19,10 @@ std::string ranks_class(int64_t ranks) {
 // An axis whose message and class are the setting's own text.
 SupportAxis plain_axis(std::string key, std::string heading, std::vector<std::string> values,
                        std::function<std::string(const Settings&)> value_of) {
-  const auto phrase = [key, value_of](const Settings& settings) { return key + " " + value_of(settings); };
-  return {std::move(key), std::move(heading), std::move(values), false, value_of, value_of, phrase};
+  auto phrase = [key, value_of](const Settings& settings) { return key + " " + value_of(settings); };
+  auto written = value_of;
+  return {std::move(key),      std::move(heading), std::move(values), false,
+          std::move(value_of), std::move(written), std::move(phrase)};
 }
 
 SupportAxis row_axis(SupportAxis axis) {
@@ -32,7 +35,9 @@ SupportAxis count_axis(std::string key, std::string heading, std::function<int64
   SupportAxis axis = plain_axis(std::move(key), std::move(heading), {"1", kSeveral},
                                 [count](const Settings& s) { return ranks_class(count(s)); });
   axis.written = [count](const Settings& s) { return std::to_string(count(s)); };
-  axis.phrase = [count, noun](const Settings& s) { return std::to_string(count(s)) + " " + noun; };
+  axis.phrase = [count = std::move(count), noun](const Settings& s) {
+    return std::to_string(count(s)) + " " + noun;
+  };
   return axis;
 }
 

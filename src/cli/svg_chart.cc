@@ -11,12 +11,14 @@ namespace {
 constexpr double kWidth = 760, kHeight = 260, kLeft = 64, kRight = 20, kTop = 46, kBottom = 44;
 
 struct Axis {
-  double step = 1, end = 1;
+  double step = 1;
+  int steps = 1;
+  double end() const { return step * steps; }
 };
 Axis axis_of(double largest) {
   Axis axis;
   axis.step = axis_step(largest);
-  axis.end = std::max(1.0, std::ceil(largest / axis.step - 1e-9)) * axis.step;
+  axis.steps = std::max(1, static_cast<int>(std::ceil(largest / axis.step - 1e-9)));  // five or fewer
   return axis;
 }
 
@@ -68,8 +70,8 @@ std::string svg_chart(const Chart& chart) {
     }
   }
   const Axis across = axis_of(most_x), up = axis_of(most_y);
-  const auto at_x = [&](double x) { return kLeft + (kWidth - kLeft - kRight) * x / across.end; };
-  const auto at_y = [&](double y) { return kHeight - kBottom - (kHeight - kTop - kBottom) * y / up.end; };
+  const auto at_x = [&](double x) { return kLeft + (kWidth - kLeft - kRight) * x / across.end(); };
+  const auto at_y = [&](double y) { return kHeight - kBottom - (kHeight - kTop - kBottom) * y / up.end(); };
 
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} "
@@ -77,13 +79,15 @@ std::string svg_chart(const Chart& chart) {
       "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"10\" y=\"16\" "
       "font-size=\"14\">{2}</text>\n",
       kWidth, kHeight, markup_escaped(chart.title));
-  for (double x = 0; x <= across.end * (1 + 1e-9); x += across.step) {
+  for (int i = 0; i <= across.steps; ++i) {
+    const double x = i * across.step;
     svg += fmt::format(
         "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#ddd\"/>"
         "<text x=\"{0:.1f}\" y=\"{3:.1f}\" text-anchor=\"middle\" fill=\"#555\">{4}</text>\n",
         at_x(x), kTop, kHeight - kBottom, kHeight - kBottom + 15, tick_text(x));
   }
-  for (double y = 0; y <= up.end * (1 + 1e-9); y += up.step) {
+  for (int i = 0; i <= up.steps; ++i) {
+    const double y = i * up.step;
     svg += fmt::format(
         "<line x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"#ddd\"/>"
         "<text x=\"{3:.1f}\" y=\"{4:.1f}\" text-anchor=\"end\" fill=\"#555\">{5}</text>\n",
