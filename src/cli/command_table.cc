@@ -136,17 +136,14 @@ std::vector<Command> make_commands() {
        "eval.files",
        {},
        run_eval_compare});
-  table.push_back({"eval perplexity",
-                   "how well a model predicts a text: perplexity, bits a token, bits a byte",
-                   "By the engine's own logits in any placement, in windows of --window tokens, one every --stride: "
-                   "each token is\nscored once, with what stands before it in its window.\n"
-                   "Example: tandem eval perplexity --model DIR --text book.txt --window 2048 --stride 1024",
-                   with({"afd.", "serving.", "up.", "eval.text", "eval.window", "eval.stride",
-                         "eval.concurrency", "vllm.enforce_eager", "vllm.compilation_config"}),
-                   of_a_server,
-                   "model",
-                   offline_defaults,
-                   run_eval_perplexity});
+  table.push_back(
+      {"eval perplexity", "how well a model predicts a text: perplexity, bits a token, bits a byte",
+       "By the engine's own logits in any placement, in windows of --window tokens, one every --stride: "
+       "each token is\nscored once, with what stands before it in its window.\n"
+       "Example: tandem eval perplexity --model DIR --text book.txt --window 2048 --stride 1024",
+       with({"afd.", "serving.", "up.", "eval.text", "eval.window", "eval.stride", "eval.concurrency",
+             "vllm.enforce_eager", "vllm.compilation_config"}),
+       of_a_server, "model", offline_defaults, run_eval_perplexity});
   table.push_back({"eval parity",
                    "compare a model folder with the reference outputs that lie beside it",
                    "Float32 by default: logits within 1e-3, equal routing and equal greedy tokens.\n"
@@ -261,7 +258,12 @@ std::vector<Command> make_commands() {
            keys.emplace_back(key);
          return keys;
        }(),
-       of_a_server, "", colocated_by_default, run_bench_decode});
+       of_a_server, "",
+       [](Settings& settings) {
+         colocated_by_default(settings);
+         settings.engine.log_level = "warning";  // of loading and connecting, in front of the table
+       },
+       run_bench_decode});
   table.push_back(
       {"bench prefill",
        "measure whole prefill steps of a model's sizes: ms, tokens/s, GFLOP/s, share of the peak, profile",
