@@ -5,12 +5,16 @@ The templates beside that file use the constructs of the models' own ones; SNIPP
 A case is {"template": text or "file": name, "messages", "tools", "extra", "add_generation_prompt", "expected"}; "expected" is null
 where jinja2 fails too.
 
-usage: pip install jinja2; python tools/make_chat_template_cases.py
+usage: pip install jinja2; python tools/make_chat_template_cases.py [FOLDER]
+
+FOLDER: another folder of templates, such as those of released checkpoints, NAME.jinja each; cases.json is written into it, and
+`TANDEM_CHAT_TEMPLATES=FOLDER build/chat_template_test --gtest_filter=*RendersAsJinja2` compares.
 """
 
 import datetime
 import json
 import os
+import sys
 
 import jinja2
 from jinja2.ext import loopcontrols
@@ -204,6 +208,55 @@ WHITESPACE = [
 ]
 
 
+# Of templates that ask for them: a conversation more or less, and variables.
+TYPED_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "book",
+        "description": "Books a table",
+        "parameters": {
+            "type": "object",
+            "required": ["when"],
+            "properties": {
+                "when": {"type": "string", "description": "ISO 8601"},
+                "meal": {"type": "string", "enum": ["lunch", "dinner"], "default": "dinner"},
+                "guests": {"type": "array", "items": {"type": "string"}, "nullable": True},
+                "tables": {"type": "array", "items": {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}, "quiet": {"type": "boolean"}}}},
+                "any": {"type": "array"},
+                "either": {"type": ["string", "number"]},
+                "one": {"oneOf": [{"type": "string", "description": "a name", "default": "é"}, {"type": "integer"}]},
+                "object": {"oneOf": [{"type": "object"}, {"type": "string"}], "default": "x"},
+                "free": {"type": "object"},
+                "unknown": {},
+                "price": {"type": "number", "nullable": True, "default": 1.5},
+            },
+        },
+    },
+}  # fmt: skip
+THINKING = [USER, {"role": "assistant", "thinking": "call it", "tool_calls": [call({"city": "Zürich"})]}, {"role": "tool", "content": "wet\n"}]
+HARMONY = [
+    THINKING,
+    [*THINKING, {"role": "assistant", "content": "It is wet.", "thinking": "done"}],
+    [*THINKING, {"role": "assistant", "content": "It is wet."}, USER],
+    [{"role": "developer", "content": "Be brief."}, USER],
+    [USER, {"role": "assistant", "content": "a<|channel|>final<|message|>b"}, USER],
+    [USER, {"role": "tool", "content": "of nobody"}],
+]
+
+
+def more_cases(source):
+    """(messages, tools, extra) that only some templates look at."""
+    if "clear_thinking" in source:
+        for messages in CONVERSATIONS:
+            yield messages, TOOLS, {"clear_thinking": False}
+            yield messages, TOOLS, {"clear_thinking": True}
+    if "<|channel|>" in source:
+        extra = {"builtin_tools": ["python", "browser"], "reasoning_effort": "high", "model_identity": "You are Ada."}
+        for messages in HARMONY:
+            yield messages, None, {}
+            yield messages, [*TOOLS, TYPED_TOOL], extra
+
+
 def render(source, variables):
     try:
         return environment().from_string(source).render(**variables)
@@ -212,28 +265,34 @@ def render(source, variables):
 
 
 def main():
+    folder = sys.argv[1] if len(sys.argv) > 1 else FOLDER
     cases = []
     for source in SNIPPETS.split("\n") + WHITESPACE:
         case = {"template": source, "messages": [USER, {"role": "assistant", "content": "4"}], "extra": VARIABLES}
         variables = dict(VARIABLES, messages=case["messages"], tools=None, documents=None, add_generation_prompt=True, bos_token=BOS, eos_token=EOS)
         cases.append(dict(case, expected=render(source, variables)))
     failing = [c["template"] for c in cases if c["expected"] is None]
-    for name in sorted(os.listdir(FOLDER)):
+    for name in sorted(os.listdir(folder)):
         if not name.endswith(".jinja"):
             continue
-        with open(os.path.join(FOLDER, name), encoding="utf-8") as file:
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
             source = file.read()
-        for index, messages in enumerate(CONVERSATIONS):
+        wanted = []
+        for messages in CONVERSATIONS:
             for tools in (None, TOOLS):
-                for prompt, extra in ((True, {}), (False, {"enable_thinking": False, "thinking": True, "date_string": "1 May 2025"})):
-                    variables = dict(extra, messages=messages, tools=tools, documents=None, add_generation_prompt=prompt, bos_token=BOS, eos_token=EOS)
-                    case = {"file": name, "messages": messages, "tools": tools, "extra": extra, "add_generation_prompt": prompt}
-                    cases.append(dict(case, expected=render(source, variables)))
+                wanted.append((messages, tools, True, {}))
+                wanted.append((messages, tools, False, {"enable_thinking": False, "thinking": True, "date_string": "1 May 2025"}))
+        for messages, tools, extra in more_cases(source):
+            wanted += [(messages, tools, True, extra), (messages, tools, False, extra)]
+        for messages, tools, prompt, extra in wanted:
+            variables = dict(extra, messages=messages, tools=tools, documents=None, add_generation_prompt=prompt, bos_token=BOS, eos_token=EOS)
+            case = {"file": name, "messages": messages, "tools": tools, "extra": extra, "add_generation_prompt": prompt}
+            cases.append(dict(case, expected=render(source, variables)))
     # The variables of the snippets are written once.
     for case in cases:
         if case.get("extra") is VARIABLES:
             case["extra"] = "variables"
-    with open(os.path.join(FOLDER, "cases.json"), "w", encoding="utf-8") as out:
+    with open(os.path.join(folder, "cases.json"), "w", encoding="utf-8") as out:
         out.write('{"variables": ' + json.dumps(VARIABLES, ensure_ascii=False) + ',\n"cases": [\n')
         out.write(",\n".join(json.dumps(case, ensure_ascii=False) for case in cases))
         out.write("\n]}\n")
