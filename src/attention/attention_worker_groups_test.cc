@@ -37,6 +37,20 @@ TEST(AttentionWorkerGroups, ChunksLanesAndPreemptionChangeNoBit) {
   }
 }
 
+// gpt-oss: layers that see all keys, and layers whose keys are given back behind a window. The pool of these
+// has room for a window a sequence, and requests are twelve windows long.
+TEST(AttentionWorkerGroups, WindowsAreGivenBackAndChangeNoBit) {
+  const test::TestModel loaded = test::load_fixture("gpt_oss", DType::bf16);
+  const auto want = token_by_token(loaded);
+  const std::span<const StateGroupSpec> groups = loaded.model->state_groups();
+  EXPECT_LT(blocks_for_tokens(groups, 512, {1, 1, 512})[1] * kTokensPerBlock, 260u);
+  Served batched(loaded, {.max_num_seqs = 6, .max_num_batched_tokens = 512});
+  EXPECT_EQ(batched.answer_all(), want);
+  Served tight(loaded, {.max_num_seqs = 5, .max_num_batched_tokens = 37, .pool_tokens = 300});
+  for (int i = 0; i < 10 && tight.worker->stats().preempted == 0; ++i) EXPECT_EQ(tight.answer_all(), want);
+  EXPECT_GT(tight.worker->stats().preempted, 0u);
+}
+
 // Rows that are written, read by others, and forgotten: over the ends of entries, blocks and the window.
 TEST(AttentionWorkerGroups, RollbackChangesNoBit) {
   const test::TestModel loaded = test::load_fixture("deepseek_v4", DType::bf16);

@@ -144,6 +144,19 @@ TEST(AttentionWorkerPrefix, GroupsOfEveryKindGoOnFromTheirPoints) {
   }
 }
 
+// gpt-oss: points are as close as blocks, and hold the window before them.
+TEST(AttentionWorkerPrefix, WindowsGoOnFromTheirPoints) {
+  const test::TestModel loaded = test::load_fixture("gpt_oss", DType::bf16);
+  grouped::Served alone(loaded, {.max_num_seqs = 1, .max_num_batched_tokens = 1, .prefix_caching = false});
+  const auto want = alone.answer_all(true);
+  // Sequences enough that their windows' pool keeps all points.
+  grouped::Served served(loaded, {.max_num_seqs = 40, .max_num_batched_tokens = 50});
+  EXPECT_EQ(served.answer_all(true), want);
+  EXPECT_EQ(served.worker->stats().prefix.hit_tokens, 0u);
+  EXPECT_EQ(served.answer_all(true), want);
+  EXPECT_EQ(served.worker->stats().prefix.hit_tokens, 112u + 112 + 0 + 16 + 112 + 128 + 256 + 0);
+}
+
 TEST(AttentionWorkerPrefix, BlocksAreDraftedBehindAPrefix) {
   const DsparkFixture files;
   const auto without = files.load(DType::bf16, /*drafts=*/false), model = files.load(DType::bf16);

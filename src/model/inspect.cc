@@ -64,7 +64,12 @@ InspectReport::KvSize kv_size(const ModelConfig& config, DType dtype, uint64_t t
   InspectReport::KvSize size{.tokens = tokens};
   if (attention.kind != AttentionKind::compressed) {
     const PagedKvLayout layout = kv_layout(config, dtype);
-    size.keys = config.num_layers * tokens * layout.block_bytes() / layout.tokens_per_block;
+    uint64_t held = 0;  // tokens, over all layers
+    for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+      const uint64_t window = attention.window(layer);
+      held += window == 0 ? tokens : std::min(tokens, window);
+    }
+    size.keys = held * layout.block_bytes() / layout.tokens_per_block;
     return size;
   }
   const auto bytes = [dtype](uint64_t values) { return uint64_t{dtype_bytes(dtype, values)}; };

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <numeric>
 #include <string>
 #include <utility>
 
 #include "model/attention_weight_check.h"
 #include "model/compressed_state.h"
 #include "model/decoder_program.h"
+#include "model/kv_groups.h"
 
 namespace tandem {
 
@@ -55,14 +55,7 @@ PagedKvLayout kv_layout(const ModelConfig& config, DType cache_dtype) {
 
 std::vector<StateGroupSpec> state_groups(const ModelConfig& config, DType cache_dtype) {
   if (config.attention.kind == AttentionKind::compressed) return compressed_state_groups(config, cache_dtype);
-  const PagedKvLayout layout = kv_layout(config, cache_dtype);
-  StateGroupSpec spec;
-  spec.layers.resize(config.total_layers());
-  std::iota(spec.layers.begin(), spec.layers.end(), 0u);
-  spec.tokens_per_block = layout.tokens_per_block;
-  spec.bytes_per_block = layout.block_bytes();
-  spec.dtype = layout.dtype;
-  return {spec};
+  return kv_state_groups(config, kv_layout(config, cache_dtype));
 }
 
 namespace {

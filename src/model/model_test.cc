@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "model/kv_groups.h"
 #include "model/model_test_support.h"
 
 namespace tandem::test {
@@ -58,6 +59,32 @@ TEST(ModelState, OnePagedGroupWithTheBytesOfItsLayout) {
   const StateGroupSpec& paged = gqa.loaded.model->state_groups()[0];
   EXPECT_EQ(paged.bytes_per_block, 16u * 2 * 2 * 16 * 4);  // keys and values of 2 heads of 16, float32
   EXPECT_EQ(paged.dtype, DType::f32);
+}
+
+// What layers with a window hold goes back when no row can see it any more.
+TEST(ModelState, WindowsHaveAGroupOfTheirOwn) {
+  const Parts turns("gpt_oss");
+  const std::span<const StateGroupSpec> groups = turns.loaded.model->state_groups();
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_TRUE(groups[0].keeps_all());
+  EXPECT_EQ(groups[1].retain_tokens, 24u);
+  EXPECT_EQ(groups[0].bytes_per_block, groups[1].bytes_per_block);
+  std::vector<uint32_t> layers = groups[0].layers;
+  layers.insert(layers.end(), groups[1].layers.begin(), groups[1].layers.end());
+  std::ranges::sort(layers);
+  EXPECT_EQ(layers.size(), turns.loaded.config.num_layers);
+  for (uint32_t layer = 0; layer < layers.size(); ++layer) {
+    EXPECT_EQ(layers[layer], layer);
+    const bool windowed = turns.loaded.config.attention.window(layer) != 0;
+    EXPECT_EQ(kv_group(turns.loaded.config, layer), windowed ? 1u : 0u);
+  }
+
+  ModelConfig config = turns.loaded.config;
+  std::ranges::fill(config.attention.windows, 40u);
+  const auto all_windows = kv_state_groups(config, turns.loaded.model->kv_layout());
+  ASSERT_EQ(all_windows.size(), 1u);
+  EXPECT_EQ(all_windows[0].retain_tokens, 40u);
+  EXPECT_EQ(kv_group(config, 0), 0u);
 }
 
 // Codes change logits by what three bits of mantissa round away, and no more.
@@ -205,7 +232,7 @@ TEST(ModelCreate, NamesAWeightThatIsAbsentOrHasAnotherShape) {
 }
 
 TEST(ModelCreate, NamesAWeightOfCompressedAttentionThatDoesNotFit) {
-  const auto refused = [](const std::string& part, void (*change)(LayerWeights & layer, ModelWeights & all)) {
+  const auto refused = [](const std::string& part, void (*change)(LayerWeights& layer, ModelWeights& all)) {
     TestModel loaded = load_fixture("deepseek_v4", DType::bf16);
     change(loaded.weights->layers[1], *loaded.weights);
     const auto model = Model::create(loaded.config, *loaded.weights);

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "model/kv_groups.h"
 #include "program/operations_attention.h"
 #include "program/operations_basic.h"
 #include "program/quantized_product.h"
@@ -22,7 +23,8 @@ GqaStep::GqaStep(ProgramBuilder& builder, const ModelConfig& config, const StepT
 
 void GqaStep::append(ProgramBuilder& builder, uint32_t layer, const AttentionWeights& weights,
                      const StateCaches& caches) const {
-  const KvCacheView cache = caches.view(/*group=*/0, layer);
+  const uint32_t group = kv_group(config_, layer);
+  const KvCacheView cache = caches.view(group, layer);
   const AttentionConfig& attention = config_.attention;
   const uint32_t head_dim = attention.head_dim;
   const uint32_t query_width = attention.num_heads * head_dim;
@@ -60,6 +62,7 @@ void GqaStep::append(ProgramBuilder& builder, uint32_t layer, const AttentionWei
                                       .table = tensors_.rope,
                                       .layout = attention.rope.layout}));
   builder.append(kv_write(name + "kv_write", {.cache = cache,
+                                              .group = group,
                                               .first = rotated_,
                                               .first_column = query_width,
                                               .first_width = key_width,
@@ -68,6 +71,7 @@ void GqaStep::append(ProgramBuilder& builder, uint32_t layer, const AttentionWei
                                               .second_width = key_width,
                                               .num_kv_heads = attention.num_kv_heads}));
   builder.append(gqa(name + "gqa", {.cache = cache,
+                                    .group = group,
                                     .query = rotated_,
                                     .out = attended_,
                                     .num_heads = attention.num_heads,

@@ -19,6 +19,7 @@ CASES = {
     "drafts of auto, two experts ranks": ("deepseek_v3_mtp", ["--speculative", "auto", "--ffn", "2", "--connector", "auto", GATE]),
     "window and compressed states": ("deepseek_v4", []),
     "window and compressed states, p2p": ("deepseek_v4", ["--ffn", "2"]),
+    "windows given back": ("gpt_oss", ["--ffn", "1", "--transport", "shm"]),
     "front of two": ("qwen3_moe", ["--attention", "2", "--ffn", "1"]),
 }
 
@@ -80,7 +81,7 @@ def test_a_cached_prefix_changes_no_bit(case, whole):
         assert tokens[-1] == 256
 
 
-@pytest.mark.parametrize("model, flags", [("qwen3_moe", []), ("deepseek_v3_mtp", ["--speculative", "on", "--ffn", "1"]), ("deepseek_v4", [])])
+@pytest.mark.parametrize("model, flags", [("qwen3_moe", []), ("deepseek_v3_mtp", ["--speculative", "on", "--ffn", "1"]), ("deepseek_v4", []), ("gpt_oss", [])])
 def test_a_cache_outlives_its_server(model, flags, whole, tmp_path):
     prompts, expected = whole(model)
     kept = [*flags, "--prefix-cache-dir", str(tmp_path / "kept")]
