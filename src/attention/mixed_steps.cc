@@ -1,14 +1,17 @@
 #include "attention/mixed_steps.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace tandem {
 namespace {
 
 // Of a measurement in a smoothed one: the last few count, for contexts grow and sequences come and go.
 constexpr double kNew = 1.0 / 4;
-// Mixed steps between two measured decode steps: these give prompts nothing, a twentieth of the time or less.
-constexpr uint32_t kStepsBetweenMeasurements = 16;
+// Mixed steps between two measured decode steps, which give prompts nothing: a twentieth of the time. As long
+// as they take what they took, within the noise of a step, there are twice as many, and then a hundredth.
+constexpr uint32_t kStepsBetweenMeasurements = 16, kMostBetweenMeasurements = 64;
+constexpr double kAsBefore = 1.0 / 8;
 // Steps of prompts that go apart once that was faster: what made it so (a long context) stays for a while.
 constexpr uint32_t kPlansApart = 8;
 // Prompts go apart where that is faster by a quarter: answers have more even gaps beside them.
@@ -44,7 +47,7 @@ MixedPlan MixedSteps::plan(uint32_t sequences, double ratio, uint32_t most) {
     --apart_;
     return {};
   }
-  if (!is_like_measured(sequences) || since_decode_ >= kStepsBetweenMeasurements) return {StepMix::alone, 0};
+  if (!is_like_measured(sequences) || since_decode_ >= between_) return {StepMix::alone, 0};
   wanted_ = (1 + ratio) * decode_step_;
   if (rows_ == 0) {
     // As if nothing were saved: the step is not too long.
@@ -67,7 +70,9 @@ MixedPlan MixedSteps::plan(uint32_t sequences, double ratio, uint32_t most) {
 
 void MixedSteps::add_decode_step(uint32_t sequences, double seconds) {
   if (!is_like_measured(sequences)) decode_step_ = 0;
-  smooth(decode_step_, seconds);
+  const bool as_before = std::abs(seconds - decode_step_) < kAsBefore * decode_step_;
+  between_ = as_before ? std::min(2 * between_, kMostBetweenMeasurements) : kStepsBetweenMeasurements;
+  smooth(decode_step_, decode_step_ == 0 ? seconds : std::min(seconds, kStall * decode_step_));
   decode_sequences_ = sequences;
   since_decode_ = 0;
 }

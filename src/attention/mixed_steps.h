@@ -5,7 +5,7 @@
 // same step read them once more for nobody. So prompts get on faster beside answers than between their steps
 // (prefill_share.h), as long as a row that comes along costs less than one of a prompt's own step. Their
 // number is steered so that a step takes what the share of prompts allows, as a multiple of what a decode
-// step takes without them, which is measured anew now and then.
+// step takes without them, which is measured anew now and then, less often while it stays as it was.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +41,7 @@ class MixedSteps {
   double decode_step_ = 0;         // seconds of a decode step, smoothed
   uint32_t decode_sequences_ = 0;  // that it had; 0: not measured
   uint32_t since_decode_ = 0;      // mixed steps since
+  uint32_t between_ = 0;           // so many at most
   double row_ = 0;                 // seconds of a row in prompts' own steps, smoothed; 0: not measured
   double rows_ = 0;                // that come along; 0: steps have just begun to be mixed
   double mixed_step_ = 0;          // seconds of a mixed step, smoothed
