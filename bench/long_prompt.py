@@ -2,10 +2,12 @@
 """What a long prompt costs answers that are being decoded, and what they cost it; and what the second use of a prompt costs.
 
     bench/long_prompt.py MODEL [--decodes 8] [--prompt-tokens 3000] [--seconds 6] [--runs 2] [-- FLAGS OF tandem serve]
+    bench/long_prompt.py MODEL --shares 0.1,0.33,0.6 [as above]
     bench/long_prompt.py MODEL --prefix 8192 [--positions 16384] [-- FLAGS]
 
 First form: the gaps between tokens of some answers without the prompt and while it is computed, and the prompt's tokens a second alone
-and beside them (from its request to its first token, both over HTTP). Second form: the time to the first token of a prompt, and of the
+and beside them (from its request to its first token, both over HTTP). --shares: the same with a server for each serving.prefill_share, as a table, beside
+what is possible: see `bounds`. Last form: the time to the first token of a prompt, and of the
 same prompt again. MODEL needs a byte-level tokenizer; bench/peers/make_checkpoints.py makes some. --positions: serve it with so many
 positions (for random weights, which do not know how far they were trained). Prompts are random token ids of a fixed seed."""
 
@@ -117,6 +119,13 @@ def prompt_ids(rng, count, vocabulary):
     return [rng.randrange(257, vocabulary) for _ in range(count)]
 
 
+def bounds(decodes, row_s, step_s, stretch):
+    """Shares of a prompt's rows a second alone, where decode steps of step_s seconds take `stretch` times as long and a prompt's row costs
+    row_s alone: if products hide every read behind them (the answers' rows cost what a prompt's do), and if nothing is hidden (a row
+    costs what it does alone, on top of the step)."""
+    return 1 - decodes * row_s / (stretch * step_s), (stretch - 1) / stretch
+
+
 def measure_prompt(host, vocabulary, arguments):
     rng = random.Random(1)
     alone = [Answer(host, prompt_ids(rng, arguments.prompt_tokens, vocabulary), 1).wait().first_token_s() for _ in range(arguments.runs)]
@@ -135,13 +144,29 @@ def measure_prompt(host, vocabulary, arguments):
     for answer in answers:
         answer.leave()
     without.sort(), during.sort()
+    return without, during, statistics.median(alone), statistics.median(beside)
+
+
+def print_prompt(measured, arguments):
+    without, during, alone_s, beside_s = measured
     for name, values in (("without the prompt", without), ("while it is computed", during)):
         print(f"gaps {name}: {len(values)}, median {statistics.median(values):.1f} ms, p99 {p99(values):.1f} ms, longest {values[-1]:.1f} ms")
-    alone_s, beside_s = statistics.median(alone), statistics.median(beside)
     count = arguments.prompt_tokens
+    stretch = statistics.median(during) / statistics.median(without)
+    hidden, plain = bounds(arguments.decodes, alone_s / count, statistics.median(without) / 1e3, stretch)
     print(f"prompt of {count}: {count / alone_s:.0f} tokens/s alone, {count / beside_s:.0f} beside {arguments.decodes} answers")
-    print(f"p99 gap {p99(during) / p99(without):.2f} x, median {statistics.median(during) / statistics.median(without):.2f} x; "
-          f"prefill {alone_s / beside_s:.0%} of alone")
+    print(f"p99 gap {p99(during) / p99(without):.2f} x, median {stretch:.2f} x; prefill {alone_s / beside_s:.0%} of alone "
+          f"({hidden:.0%} if products hid every read, {plain:.0%} if nothing were hidden)")
+
+
+def print_row(share, measured, arguments):
+    without, during, alone_s, beside_s = measured
+    count, step_ms = arguments.prompt_tokens, statistics.median(without)
+    stretch = statistics.median(during) / step_ms
+    hidden, plain = bounds(arguments.decodes, alone_s / count, step_ms / 1e3, stretch)
+    print(f"| {share} | {step_ms:.1f}, {p99(without):.1f} | {statistics.median(during):.1f}, {p99(during):.1f} | {stretch:.2f}, "
+          f"{p99(during) / p99(without):.2f} | {count / alone_s:.0f}, {count / beside_s:.0f} | {alone_s / beside_s:.0%} | "
+          f"{plain:.0%}, {hidden:.0%} |", flush=True)
 
 
 def measure_prefix(host, vocabulary, arguments):
@@ -157,6 +182,7 @@ def main():
     parser.add_argument("model", type=pathlib.Path)
     parser.add_argument("--decodes", type=int, default=8)
     parser.add_argument("--prompt-tokens", type=int, default=3000)
+    parser.add_argument("--shares", help="serving.prefill_share, several with commas between them")
     parser.add_argument("--prefix", type=int)
     parser.add_argument("--positions", type=int)
     parser.add_argument("--seconds", type=float, default=6, help="of answers without the prompt, in all")
@@ -165,8 +191,20 @@ def main():
     own = words.index("--") if "--" in words else len(words)
     arguments = parser.parse_args(words[:own])
     vocabulary = json.loads((arguments.model / "config.json").read_text())["vocab_size"]
-    with with_positions(arguments.model, arguments.positions) as model, served(model, words[own + 1 :]) as host:
-        (measure_prefix if arguments.prefix else measure_prompt)(host, vocabulary, arguments)
+    flags = words[own + 1 :]
+    with with_positions(arguments.model, arguments.positions) as model:
+        if arguments.shares:
+            print("| share | gaps without the prompt: median, p99, ms | while it is computed | of that | prefill alone, beside, tokens/s | of alone "
+                  "| nothing hidden, all reads hidden |\n| --- | --- | --- | --- | --- | --- | --- |")
+            for share in arguments.shares.split(","):
+                with served(model, [*flags, "--prefill-share", share]) as host:
+                    print_row(share, measure_prompt(host, vocabulary, arguments), arguments)
+            return
+        with served(model, flags) as host:
+            if arguments.prefix:
+                measure_prefix(host, vocabulary, arguments)
+            else:
+                print_prompt(measure_prompt(host, vocabulary, arguments), arguments)
 
 
 if __name__ == "__main__":
