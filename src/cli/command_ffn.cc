@@ -7,6 +7,7 @@
 #include "cli/deployment.h"
 #include "cli/ffn_host.h"
 #include "cli/rank_setup.h"
+#include "cli/reload_on_hangup.h"
 #include "cli/stop_signal.h"
 
 namespace tandem {
@@ -29,7 +30,7 @@ Result<int> run_ffn(Settings& settings) {
 Result<int> run_settled_ffn(Settings& settings) {
   // The host goes after the signal's thread, which may be reporting.
   std::unique_ptr<FfnHost> host;
-  StopSignal stop;
+  StopSignal stop(settings.reload != nullptr);
   TANDEM_TRY(check_listen_address(settings, "afd.listen", settings.afd.listen));
   TANDEM_ASSIGN(host, FfnHost::create(settings, settings.afd.listen, 1));
   // Whoever started this rank asks for its counts now and then (RankProcesses::counters).
@@ -48,6 +49,7 @@ Result<int> run_settled_ffn(Settings& settings) {
   }
   std::fflush(stdout);
   while (!stop.wait_for(kMisfitInterval)) {
+    reload_on_hangup(stop, settings, {});
     const auto misfit = host->misfit();
     if (misfit && !settings.afd.keep_serving) return std::unexpected(*misfit);
   }

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/setting_sources.h"
+#include "cli/settings_reload.h"
 #include "cli/support.h"
 
 namespace tandem {
@@ -96,13 +97,6 @@ class CommandParser {
   Written written_;
 };
 
-void apply_log_level(const std::string& level) {
-  set_log_level(level == "debug"     ? LogLevel::debug
-                : level == "warning" ? LogLevel::warning
-                : level == "error"   ? LogLevel::error
-                                     : LogLevel::info);
-}
-
 int fail(const Error& error) {
   std::fprintf(stderr, "tandem: %s\n", error.message.c_str());
   return exit_status(error);
@@ -141,17 +135,36 @@ std::vector<std::string> words_last_first(int argc, char** argv) {
   return words;
 }
 
+Result<std::vector<std::string>> read_settings(const CommandParser& parser, Settings& settings) {
+  const Command& command = parser.command();
+  if (command.set_defaults) command.set_defaults(settings);
+  return apply_sources(settings, {command.name, parser.written(),
+                                  [&command](const std::string& key) { return command.takes(key); },
+                                  [](const char* name) { return std::getenv(name); }});
+}
+
+// Until the command has ended the parser is there.
+std::shared_ptr<SettingsReload> reload_of(const CommandParser& parser, const Settings& settings) {
+  if (settings.config.empty()) return nullptr;
+  const auto again = [&parser]() -> Result<Settings> {
+    Settings read;
+    const auto applied = read_settings(parser, read);
+    if (!applied) return std::unexpected(applied.error());
+    return read;
+  };
+  return std::make_shared<SettingsReload>(
+      settings, again, [&parser](const std::string& key) { return parser.command().takes(key); });
+}
+
 int run(const CommandParser& parser) {
   Settings settings;
   const Command& command = parser.command();
-  if (command.set_defaults) command.set_defaults(settings);
-  const auto applied = apply_sources(
-      settings, {command.name, parser.written(), [&](const std::string& key) { return command.takes(key); },
-                 [](const char* name) { return std::getenv(name); }});
+  const auto applied = read_settings(parser, settings);
   if (!applied) {
     std::fprintf(stderr, "tandem: %s\n", applied.error().message.c_str());
     return kExitUsage;
   }
+  settings.reload = reload_of(parser, settings);
   apply_log_level(settings.engine.log_level);
   for (const std::string& note : *applied) log_info(note);
   const Result<int> status = command.run(settings);
@@ -241,6 +254,18 @@ std::string configuration_reference() {
             (option.default_text.empty() ? "" : "`" + option.default_text + "`") + " | " + cell(option.help) +
             " |\n";
   }
+  text +=
+      "\n## Read again while a process serves\n\nAt SIGHUP `serve`, `up`, `attention`, `ffn` and `rank` read "
+      "the "
+      "file of `--config` again; flags and environment still go before it.\nThese settings are taken, "
+      "for requests and connections from then on: ";
+  for (size_t i = 0; i < reloadable_settings().size(); ++i)
+    text += (i == 0 ? "`" : ", `") + std::string(reloadable_settings()[i]) + "`";
+  text +=
+      ".\nA change of any other setting that the command takes is refused by name in the log, as is a file "
+      "that cannot be read, and then nothing is\ntaken: all or none. TLS stays on or off. Ranks that `up` "
+      "has started keep their log level. The *contents* of key and certificate files\nare looked at every "
+      "second, without a signal. Without `--config` a SIGHUP ends the process.\n";
   text +=
       "\n## What is refused by name\n\nThe matrix of what goes together is in `docs/features.md`.\n\n"
       "| refused | what would do | why |\n| --- | --- | --- |\n";

@@ -12,6 +12,7 @@
 #include "cli/http_front.h"
 #include "cli/model_folder.h"
 #include "cli/rank_setup.h"
+#include "cli/reload_on_hangup.h"
 #include "cli/stop_signal.h"
 #include "cli/text_model.h"
 #include "serving/api_server.h"
@@ -19,9 +20,12 @@
 namespace tandem {
 namespace {
 
+// How often a process without HTTP looks whether its settings are to be read again.
+constexpr auto kHangupInterval = std::chrono::milliseconds(200);
+
 // HTTP here, the engines on attention ranks elsewhere.
 Result<int> serve_in_front(Settings& settings) {
-  StopSignal stop;
+  StopSignal stop(settings.reload != nullptr);
   set_log_name("front");
   TANDEM_ASSIGN(const std::unique_ptr<ApiServer> server, start_server(settings));
   TANDEM_ASSIGN(ServedModel model, read_model(settings));
@@ -34,7 +38,7 @@ Result<int> serve_in_front(Settings& settings) {
 
 // The engine here, HTTP on fronts elsewhere.
 Result<int> serve_fronts(Settings& settings) {
-  StopSignal stop;
+  StopSignal stop(settings.reload != nullptr);
   TANDEM_TRY(check_listen_address(settings, "afd.attention_listen", settings.afd.attention_listen));
   TANDEM_ASSIGN(const std::unique_ptr<AttentionHost> host,
                 AttentionHost::create(settings, settings.afd.ffn, settings.afd.attention_listen, 1));
@@ -44,14 +48,14 @@ Result<int> serve_fronts(Settings& settings) {
     std::printf("%sready %s\n", rank_table({host->facts()}).c_str(), host->facts().address.c_str());
   }
   std::fflush(stdout);
-  stop.wait();
+  while (!stop.wait_for(kHangupInterval)) reload_on_hangup(stop, settings, {});
   host->stop(std::chrono::seconds(settings.serving.drain_s));
   return kExitSuccess;
 }
 
 // No `ffn_addresses`: colocated.
 Result<int> serve(Settings& settings, const std::vector<std::string>& ffn_addresses) {
-  StopSignal stop;
+  StopSignal stop(settings.reload != nullptr);
   TANDEM_TRY(read_model_config(settings.model));  // what is no model is refused before a port is taken
   TANDEM_ASSIGN(const std::unique_ptr<ApiServer> server, start_server(settings));
   TANDEM_ASSIGN(ServedModel model, read_model(settings));
@@ -135,7 +139,7 @@ Result<int> run_rank(Settings& settings) {
 }
 
 Result<int> run_up(Settings& settings) {
-  StopSignal stop;
+  StopSignal stop(settings.reload != nullptr);
   if (settings.up.ffn > 0) set_log_name("attention0");
   TANDEM_TRY(read_model_config(settings.model));
   std::unique_ptr<ApiServer> server;

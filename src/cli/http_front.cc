@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "cli/reload_on_hangup.h"
 
 namespace tandem {
 namespace {
@@ -33,6 +34,12 @@ Result<HttpAccess> access_of(const ServingSettings& serving) {
 class WatchedFiles {
  public:
   explicit WatchedFiles(const ServingSettings& serving) : serving_(serving), state_(look()) {}
+
+  // Others than before: what they hold is taken by whoever says so.
+  void look_at(const ServingSettings& serving) {
+    serving_ = serving;
+    state_ = look();
+  }
 
   void reload_if_changed(ApiServer& server) {
     if (now() < next_) return;
@@ -63,7 +70,7 @@ class WatchedFiles {
     return out;
   }
 
-  const ServingSettings& serving_;
+  ServingSettings serving_;
   State state_;
   Instant next_{};
 };
@@ -124,15 +131,30 @@ Result<std::unique_ptr<ApiServer>> start_server(const Settings& settings) {
 void serve_until_stopped(const Settings& settings, StopSignal& stop, ApiServer& server, ServedModel model,
                          Engine& engine, const std::function<void()>& tend) {
   attach_engine(model, engine);
-  server.set_ready(std::move(model));
+  server.set_ready(model);
   tell(settings, "ready", server.url());
   WatchedFiles files(settings.serving);
+  int64_t drain_s = settings.serving.drain_s;
+  const auto apply = [&](const Settings& changed) -> Status {
+    const ServingSettings& serving = changed.serving;
+    auto access = access_of(serving);
+    if (!access) return std::unexpected(access.error());
+    const Status taken = server.reload(std::move(*access), serving.ssl_certfile, serving.ssl_keyfile);
+    if (!taken) return taken;
+    files.look_at(serving);
+    model.request_timeout_s = serving.request_timeout_s;
+    model.queue_timeout_s = serving.queue_timeout_s;
+    server.set_ready(model);  // requests that are here keep what they came under
+    drain_s = serving.drain_s;
+    return {};
+  };
   while (!stop.wait_for(kTendInterval)) {
     if (tend) tend();
     files.reload_if_changed(server);
+    reload_on_hangup(stop, settings, apply);
   }
-  log_info("stopping: open requests have " + std::to_string(settings.serving.drain_s) + " s to end");
-  server.stop(std::chrono::seconds(settings.serving.drain_s));
+  log_info("stopping: open requests have " + std::to_string(drain_s) + " s to end");
+  server.stop(std::chrono::seconds(drain_s));
 }
 
 }  // namespace tandem

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/options.h"
 
 namespace tandem {
+
+class SettingsReload;
 
 struct EngineSettings {
   std::string compute_dtype = "bf16";  // bf16 | float32
@@ -187,6 +190,8 @@ struct Settings {
   LoadSettings load;
   MeasureSettings measure;
   ConfigurationSettings configuration;
+  // No setting: where a running process reads them again. Null without a file, which alone can change.
+  std::shared_ptr<SettingsReload> reload;
 
   // Declares every option. The set points into *this.
   OptionSet declare();

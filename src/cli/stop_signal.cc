@@ -14,12 +14,13 @@ constexpr int kExitInterrupted = 130;
 
 std::atomic<bool> stop_requested{false};
 
-sigset_t stop_signals() {
+sigset_t stop_signals(bool takes_hangup) {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGUSR1);
+  if (takes_hangup) sigaddset(&set, SIGHUP);
   return set;
 }
 
@@ -29,9 +30,11 @@ const std::atomic<bool>& StopSignal::requested() {
   return stop_requested;
 }
 
-StopSignal::StopSignal() {
-  const sigset_t set = stop_signals();
+StopSignal::StopSignal(bool takes_hangup) : takes_hangup_(takes_hangup) {
+  const sigset_t set = stop_signals(takes_hangup);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  // Under nohup it is ignored, and one that is ignored would never be seen.
+  if (takes_hangup) ::signal(SIGHUP, SIG_DFL);
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -45,11 +48,15 @@ StopSignal::~StopSignal() {
 
 void StopSignal::loop() {
   pthread_setname_np(pthread_self(), "tandem-signal");
-  const sigset_t set = stop_signals();
+  const sigset_t set = stop_signals(takes_hangup_);
   while (true) {
     int signal = 0;
     sigwait(&set, &signal);
     if (ending_.load()) return;
+    if (signal == SIGHUP) {
+      hung_up_.store(true);
+      continue;
+    }
     if (signal == SIGUSR1) {
       const std::lock_guard lock(mutex_);
       if (report_) report_();

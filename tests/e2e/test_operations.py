@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import ssl
 import subprocess
 import threading
@@ -169,6 +170,61 @@ def test_keys_and_certificate_are_read_again(tmp_path):
         eventually(lambda: status("third") == 200)
     finally:
         assert server.stop() == 0
+
+
+def test_settings_are_read_again(tmp_path):
+    """At SIGHUP the file is: what can be taken is, all or none, and flags still go before it."""
+    file = tmp_path / "tandem.yaml"
+
+    def ask():
+        body = {"model": MODEL, "prompt": "7", "max_tokens": 400, "ignore_eos": True, "temperature": 0}
+        return server.request("POST", "/v1/completions", body, headers=key).status
+
+    def reread(text, said):
+        before = server.log_path.stat().st_size
+        file.write_text(text)
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: said in server.log_path.read_text()[before:])
+
+    key = {"authorization": "Bearer one"}
+    file.write_text("engine: {log_level: error}\nserving: {api_key: one, drain_s: 3}\n")
+    server = TandemServer(["serve", "--model", str(ARITH), "--port", "0", "--config", str(file), "--drain-s", "20"], tmp_path).wait_ready()
+    try:
+        assert ask() == 200
+        reread("engine: {log_level: warning}\nserving: {api_key: two, drain_s: 4, request_timeout_s: 0.001}\n",
+               "engine.log_level error, now warning; serving.api_key; serving.request_timeout_s 0, now 0.001\n")
+        assert "two" not in server.log_path.read_text(), "a key is no matter of a log"
+        assert ask() == 401
+        key = {"authorization": "Bearer two"}
+        assert ask() in (429, 504)
+        reread("serving: {api_key: three, max_num_seqs: 3}\n", "settings stay as they were: serving.max_num_seqs 64, now 3: this needs a restart")
+        assert ask() in (429, 504), "none of it was taken"
+        reread("serving: [\n", "settings stay as they were: ")
+        reread("serving: {api_key: two, api_key_file: /nowhere}\n", "settings stay as they were: serving.api_key_file: ")
+        assert ask() in (429, 504)
+        reread("serving: {api_key: two}\n", "serving.request_timeout_s 0.001, now 0\n")
+        assert ask() == 200
+        reread("serving: {api_key: two}\n", "nothing has changed")
+    finally:
+        assert server.stop() == 0
+
+
+def test_ranks_read_their_settings_again_and_others_end(tmp_path):
+    file = tmp_path / "tandem.yaml"
+    file.write_text("serving: {max_num_seqs: 8}\n")
+    server = TandemServer(["ffn", "--model", str(ARITH), "--config", str(file), "--listen", f"shm://{tmp_path}/ffn"], tmp_path)
+    try:
+        eventually(lambda: any(line.startswith("ready ") for line in server.stdout))
+        # The other role's settings may change.
+        file.write_text("engine: {log_level: error}\nserving: {max_num_seqs: 9}\n")
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "settings were read again: engine.log_level info, now error\n" in server.describe())
+    finally:
+        assert server.stop() == 0
+    without = TandemServer(["serve", "--model", str(ARITH), "--port", "0", "--log-level", "warning"], tmp_path).wait_ready()
+    without.process.send_signal(signal.SIGHUP)
+    without.process.wait(WAIT_LIMIT_S)
+    assert without.stop() == -signal.SIGHUP
 
 
 def test_tls(tmp_path):
