@@ -26,6 +26,12 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def needs(flag):
+    """Skips a test where `tandem ffn` does not know a flag."""
+    known = subprocess.run([BINARY, "ffn", "--help"], capture_output=True, text=True, check=False).stdout
+    return pytest.mark.skipif(flag not in known, reason=f"this tandem has no {flag}")
+
+
 class Pool:
     """The FFN ranks of a deployment, over tcp. `port`: of the only rank; 0: the system's choice."""
 

@@ -34,8 +34,9 @@ def head(kind, channel=0, value=0):
 class FakeRank:
     """`script(rank)` runs in a thread of its own when somebody has connected. `close` waits for it and passes on what it raised."""
 
-    def __init__(self, script, *, slots=8, security=0, settings=None, pieces=PIECES):
-        self.slots, self.security, self.pieces = slots, security, pieces
+    def __init__(self, script, *, slots=8, security=0, settings=None, pieces=PIECES, tls=None):
+        self.slots, self.security, self.pieces, self.tls = slots, security, pieces, tls
+        self.silence_us = 800000 if tls is None else 60_000_000
         self.settings = {**SETTINGS, **(settings or {})}
         self.server = socket.create_server(("127.0.0.1", 0))
         self.address = f"tcp://127.0.0.1:{self.server.getsockname()[1]}"
@@ -48,6 +49,8 @@ class FakeRank:
             self.connected, _ = self.server.accept()
             self.connected.settimeout(60)
             self.connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self.tls is not None:
+                self.connected = self.tls.wrap_socket(self.connected, server_side=True)
             with self.connected:
                 script(self)
                 with contextlib.suppress(OSError):  # an end, not a reset that eats what was sent
@@ -84,11 +87,11 @@ class FakeRank:
     def greet(self, key=None, beat=True):
         self.their_hello = self.read(16 + 64)[16:]
         assert self.their_hello[8:12] + self.their_hello[16:40] == bytes(28), "the client leaves all sizes to this side"
-        self.hello = struct.pack("<IIIIQQQII", 0x48444E54, 1, self.slots, 0, 262144, 100000, 800000, 0, self.security) + bytes(16)
+        self.hello = struct.pack("<IIIIQQQII", 0x48444E54, 1, self.slots, 0, 262144, 100000, self.silence_us, 0, self.security) + bytes(16)
         self.put(HELLO, value=64, data=self.hello)
         if key is not None:
             self.prove(key)
-        if beat:
+        if beat and self.tls is None:  # Python's TLS sockets are for one thread at a time
             threading.Thread(target=self.beat, daemon=True).start()
 
     def prove(self, key, right=True):

@@ -7,6 +7,7 @@ import pytest
 
 from tandem_client import DataLoss, Unsupported, frame
 from tandem_client.checksum import crc32c
+from tandem_client.expert_map import epoch_of
 from tandem_client.formats import activation, from_bf16, quantize, to_bf16, to_e4m3
 from tests.conftest import ROOT
 from tests.failure import fake_peer
@@ -68,6 +69,13 @@ def test_every_bit_of_header_and_descriptors_counts():
         bad[bit // 8] ^= 1 << bit % 8
         with pytest.raises((DataLoss, Unsupported)):
             frame.parse(bad)
+
+
+def test_the_number_of_a_map():
+    """CRC-32C of each rank and its pieces as hello_ack carries them."""
+    pieces = [np.array([[3, 0, 4, 0, 128, 0], [4, 0, 4, 0, 128, 0]], np.uint32), np.array([[3, 4, 8, 0, 128, 0]], np.uint32)]
+    said = np.array([0, *pieces[0].ravel(), 1, *pieces[1].ravel()], "<u4").tobytes()
+    assert epoch_of(pieces) == fake_peer.crc32c(said) and epoch_of(pieces[::-1]) != epoch_of(pieces)
 
 
 def with_checksum(data):

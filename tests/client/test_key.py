@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tandem_client
-from tandem_client import greeting
+from tandem_client import security
+from tests.client.conftest import needs
 from tests.client.fake_rank import FakeRank
 
 KEY = b"0123456789abcdef0123456789abcdef"
@@ -25,8 +26,8 @@ def key_file(tmp_path):
 
 
 @contextlib.contextmanager
-def fake(script, security=1):
-    rank = FakeRank(script, security=security)
+def fake(script, mode=1):
+    rank = FakeRank(script, security=mode)
     try:
         yield rank
     finally:
@@ -39,7 +40,7 @@ def serve(rank):
 
 
 def test_the_documented_proof():
-    got = greeting.proof(b"k" * 32, 1, bytes(64), bytes(128))
+    got = security.proof(b"k" * 32, 1, bytes(64), bytes(128))
     assert got.hex() == "04212fd4deb4b25e00a40b1b56e7e9116252e3b995041c7a3a79218ad3ed0a59"
 
 
@@ -77,9 +78,9 @@ def test_one_side_without_a_key(key_file):
         with contextlib.suppress(ConnectionError, EOFError):
             assert rank.read(1) is None, "nothing follows"
 
-    with fake(script) as rank, pytest.raises(tandem_client.InvalidArgument, match="security differs: none here, a pre-shared key there: give both"):
+    with fake(script) as rank, pytest.raises(tandem_client.InvalidArgument, match="security differs: none here, a key there: give both"):
         tandem_client.Client(rank.address)
-    with fake(script, 0) as rank, pytest.raises(tandem_client.InvalidArgument, match="security differs: a pre-shared key here, none there: give both"):
+    with fake(script, 0) as rank, pytest.raises(tandem_client.InvalidArgument, match="security differs: a key here, none there: give both"):
         tandem_client.Client(rank.address, key_file=key_file())
 
 
@@ -87,5 +88,23 @@ def test_keys_that_are_none(key_file):
     for mode in (0o640, 0o604):
         with pytest.raises(tandem_client.InvalidArgument, match="is open to others .*: chmod 600 "):
             tandem_client.Client("127.0.0.1:1", key_file=key_file(mode=mode))
-    with pytest.raises(tandem_client.InvalidArgument, match="has 31 bytes, a key needs 32: openssl rand"):
+    with pytest.raises(tandem_client.InvalidArgument, match="has 31 bytes, a key needs 32 to 4096: openssl rand"):
         tandem_client.Client("127.0.0.1:1", key_file=key_file(b"y" * 31 + b"\n"))
+
+
+@needs("--peer-key-file")
+def test_a_real_rank(key_file, own_pool, tmp_path):
+    (tmp_path / "other").mkdir()
+    path = key_file()
+    pool = own_pool("arith", "--peer-key-file", path)
+    rows = np.random.default_rng(0).standard_normal((100, 128)).astype(np.float32)
+    with tandem_client.Client(pool.address, key_file=path) as client, tandem_client.Client(own_pool("arith").address) as plain:
+        assert (client.compute(1, rows) == plain.compute(1, rows)).all()
+    assert tandem_client.describe(pool.address, key_file=path).hidden_size == 128
+    with pytest.raises(tandem_client.InvalidArgument, match="security differs: none here, a key there"):
+        tandem_client.Client(pool.address)
+    other = tmp_path / "other" / "key"
+    other.write_bytes(b"z" * 32)
+    other.chmod(0o600)
+    with pytest.raises(tandem_client.InvalidArgument, match="the key files of the two sides differ"):
+        tandem_client.Client(pool.address, key_file=str(other))

@@ -13,7 +13,7 @@ from .families import Family, family_of
 
 
 def attach(model: torch.nn.Module, address: str | Sequence[str] | Client, *, expect: Mapping[str, object] | None = None,
-           key_file: str | None = None, timeout: float = 30.0) -> Client:
+           key_file: str | None = None, tls_files: tuple[str, str, str] | None = None, timeout: float = 30.0) -> Client:
     """Replaces every MoE block of `model`; its experts' weights are freed. The gate and the shared experts stay in the model where the
     FFN ranks leave them to attention (their `gate` and `shared_experts` settings say), and go otherwise.
 
@@ -23,7 +23,7 @@ def attach(model: torch.nn.Module, address: str | Sequence[str] | Client, *, exp
     """
     family = family_of(model)
     expected = {**_facts(model.config, family), **(expect or {})}
-    client = address if isinstance(address, Client) else Client(address, expect=expected, key_file=key_file, timeout=timeout)
+    client = address if isinstance(address, Client) else Client(address, expect=expected, key_file=key_file, tls_files=tls_files, timeout=timeout)
     try:
         client.settings.check(expected, f"the {type(model).__name__} here", "the FFN ranks")
         _check(model, client)

@@ -15,8 +15,8 @@ from .errors import InvalidArgument, TandemError, Unavailable
 from .expert_map import ExpertMap, Part, add_up
 from .formats import activation, from_bf16
 from .frame import Payload
-from .greeting import load_key
 from .rank import Rank
+from .security import Security
 from .session import Answer, Request, Session
 from .settings import Settings, own_identity
 
@@ -60,18 +60,19 @@ class Client:
     """Connects to every FFN rank of a deployment, in order of rank. Any thread may submit; `close` ends it (or use `with`).
 
     `addresses`: "tcp://host:port" of each rank, a list or separated by commas. `expect`: settings that must be so, as
-    docs/protocol.md section 4 names them (hidden_size=4096, gate="attention", ...). `key_file`: a pre-shared key.
+    docs/protocol.md section 4 names them (hidden_size=4096, gate="attention", ...). `key_file`: a pre-shared key. `tls_files`: certificate
+    and key of this side, and the CA of the FFN ranks', as PEM.
     `rank`: number of this attention side, for the FFN ranks' logs.
     """
 
     def __init__(self, addresses: str | Sequence[str], *, expect: Mapping[str, object] | None = None, key_file: str | None = None,
-                 rank: int = 0, timeout: float = _CONNECT_S):
+                 tls_files: tuple[str, str, str] | None = None, rank: int = 0, timeout: float = _CONNECT_S):
         deadline = time.monotonic() + timeout
         if isinstance(addresses, str):
             addresses = [address.strip() for address in addresses.split(",")]
-        key = None if key_file is None else load_key(key_file)
+        security = Security.of(key_file, tls_files)
         identity = own_identity(rank)
-        self._ranks = [Rank(number, address, key, identity, dict(expect or {})) for number, address in enumerate(addresses)]
+        self._ranks = [Rank(number, address, security, identity, dict(expect or {})) for number, address in enumerate(addresses)]
         self._steps = itertools.count(1)
         self._turn = rank  # homes take turns, beginning at another one for each attention rank
         self._lock = threading.Lock()
@@ -208,10 +209,10 @@ class _Empty(Ticket):
         return np.zeros(4, np.uint32)
 
 
-def describe(address: str, *, key_file: str | None = None, timeout: float = _CONNECT_S) -> Settings:
+def describe(address: str, *, key_file: str | None = None, tls_files: tuple[str, str, str] | None = None,
+             timeout: float = _CONNECT_S) -> Settings:
     """What one FFN rank serves: a whole handshake, and goodbye."""
-    key = None if key_file is None else load_key(key_file)
-    rank = Rank(None, address, key, own_identity(0), {})
+    rank = Rank(None, address, Security.of(key_file, tls_files), own_identity(0), {})
     try:
         rank.open(time.monotonic() + timeout)
         return rank.settings

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from . import greeting
 from .errors import DataLoss, DeadlineExceeded, InvalidArgument, TandemError, Unavailable
+from .security import TLS, Security, TlsStream
 
 CONTROL, REQUEST, EXCHANGE = 0, 1, 2
 _STAGING_BYTES = 64 << 10  # many heads in one read
@@ -36,7 +37,7 @@ def parse_address(address: str) -> tuple[str, int]:
 class Connection:
     """`on_message(channel, bytes)` and `on_loss(error)` run on the reader; after on_loss nothing else is called. `start` it once."""
 
-    def __init__(self, address: str, key: bytes | None, deadline: float, on_message: Callable[[int, memoryview], None],
+    def __init__(self, address: str, security: Security, deadline: float, on_message: Callable[[int, memoryview], None],
                  on_loss: Callable[[TandemError], None]):
         self.address = address
         host, port = parse_address(address)
@@ -48,7 +49,9 @@ class Connection:
             raise Unavailable(f"{error.strerror or error}; start the peer first", address=address) from None
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.terms = greeting.greet(self._socket, key, deadline)
+            if security.mode == TLS:
+                self._socket = TlsStream(self._socket, security, deadline)
+            self.terms = greeting.greet(self._socket, security, deadline)
         except TandemError as error:
             self._socket.close()
             raise type(error)(error.message, address=address) from None
@@ -190,6 +193,8 @@ class Connection:
                     view[have:have + used] = more[:used]
                     have += used
                     self._staged = memoryview(more)[used:]
+            except TimeoutError:
+                continue  # no whole record of TLS yet
             except OSError as error:
                 raise Unavailable(f"the connection was lost ({error})") from None
             if got == 0:
@@ -197,8 +202,10 @@ class Connection:
         return view
 
     def _await_bytes(self) -> None:
+        if getattr(self._socket, "buffered", False):
+            return
         poller = select.poll()
-        poller.register(self._socket, select.POLLIN)
+        poller.register(self._socket.fileno(), select.POLLIN)
         heard = before = time.monotonic()
         while not poller.poll(self.terms.heartbeat_s * 1000):
             now = time.monotonic()

@@ -4,17 +4,15 @@ proof of a pre-shared key. Blocking, with a deadline."""
 from __future__ import annotations
 
 import binascii
-import hashlib
 import hmac
-import os
 import secrets
 import socket
-import stat
 import struct
 import time
 from dataclasses import dataclass
 
 from .errors import DataLoss, DeadlineExceeded, InvalidArgument, Unavailable
+from .security import KEY, NAMES, Security, TlsStream, proof
 
 HEAD = struct.Struct("<4sBBHII")  # magic, kind, channel, 0, value, CRC-32 of what stands before
 HEAD_MAGIC = b"TNDT"
@@ -22,9 +20,7 @@ HELLO, DATA, CREDIT, HEARTBEAT, BYE, NONCE, PROOF = 1, 2, 3, 4, 5, 8, 9
 
 _HELLO = struct.Struct("<4sIIIQQQII16s")
 _HELLO_MAGIC, _VERSION = b"TNDH", 1
-_SECURITY = ("none", "a pre-shared key", "tls")
 _PROOF_LIMIT_S = 5.0  # the listening side's own limit for the whole of it
-_MIN_KEY_BYTES = 32
 
 
 def head(kind: int, channel: int = 0, value: int = 0) -> bytes:
@@ -51,19 +47,10 @@ class Terms:
     silence_s: float
 
 
-def load_key(path: str) -> bytes:
-    """A pre-shared key: the bytes of a file that only its owner may read, without the newline at the end."""
-    mode = os.stat(path).st_mode
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise InvalidArgument(f"key file {path} is open to others (mode {mode & 0o777:o}): chmod 600 {path}")
-    with open(path, "rb") as file:
-        key = file.read().removesuffix(b"\n").removesuffix(b"\r")
-    if len(key) < _MIN_KEY_BYTES:
-        raise InvalidArgument(f"key file {path} has {len(key)} bytes, a key needs {_MIN_KEY_BYTES}: openssl rand -hex 32 > {path}")
-    return key
+Stream = socket.socket | TlsStream
 
 
-def _receive(connected: socket.socket, count: int, deadline: float, what: str) -> bytes:
+def _receive(connected: Stream, count: int, deadline: float, what: str) -> bytes:
     data = bytearray()
     while len(data) < count:
         left = deadline - time.monotonic()
@@ -82,12 +69,14 @@ def _receive(connected: socket.socket, count: int, deadline: float, what: str) -
     return bytes(data)
 
 
-def greet(connected: socket.socket, key: bytes | None, deadline: float) -> Terms:
+def greet(connected: Stream, security: Security, deadline: float) -> Terms:
     """Says hello with zeros ("as you say") and takes the answer; proves the key where both sides have one."""
-    security = 0 if key is None else 1
-    ours = _HELLO.pack(_HELLO_MAGIC, _VERSION, 0, 0, 0, 0, 0, 0, security, bytes(16))
+    ours = _HELLO.pack(_HELLO_MAGIC, _VERSION, 0, 0, 0, 0, 0, 0, security.mode, bytes(16))
     connected.settimeout(max(deadline - time.monotonic(), 0.001))
-    connected.sendall(head(HELLO, value=len(ours)) + ours)
+    try:
+        connected.sendall(head(HELLO, value=len(ours)) + ours)
+    except OSError:
+        pass  # it ended the connection; what it said before is still read, and says why
     answer = _receive(connected, HEAD.size + _HELLO.size, deadline, "hello")
     try:
         is_hello = read_head(answer[:HEAD.size]) == (HELLO, 0, _HELLO.size)
@@ -101,22 +90,17 @@ def greet(connected: socket.socket, key: bytes | None, deadline: float) -> Terms
         raise InvalidArgument(f"transport version {version} there, {_VERSION} here: install the same release on both sides")
     if carrier != 0:
         raise InvalidArgument("it listens on ucx://, and this client speaks tcp:// only: let it listen on tcp://")
-    if their_security != security:
-        name = _SECURITY[their_security] if their_security < len(_SECURITY) else str(their_security)
-        raise InvalidArgument(f"security differs: {_SECURITY[security]} here, {name} there: give both sides the same key file, or neither")
+    if their_security != security.mode:
+        raise InvalidArgument(f"security differs: {NAMES[security.mode]} here, {NAMES.get(their_security, their_security)} there: give both sides "
+                              "the same key file, or neither")
     if not (1 <= slots <= 1024 and 4096 <= slot_bytes <= 1 << 30 and 1000 <= heartbeat_us < silence_us <= 3_600_000_000):
         raise DataLoss(f"its hello states {slots} slots of {slot_bytes} bytes, heartbeats of {heartbeat_us} us, {silence_us} us of silence")
-    if key is not None:
-        _prove(connected, key, ours, theirs, min(deadline, time.monotonic() + _PROOF_LIMIT_S))
+    if security.mode == KEY:
+        _prove(connected, security.key, ours, theirs, min(deadline, time.monotonic() + _PROOF_LIMIT_S))
     return Terms(slots, slot_bytes, heartbeat_us / 1e6, silence_us / 1e6)
 
 
-def proof(key: bytes, side: int, nonces: bytes, hellos: bytes) -> bytes:
-    """HMAC-SHA256. `side`: who proves, 1 connecting, 2 listening. `nonces`, `hellos`: the connecting side's, then the listening side's."""
-    return hmac.new(key, b"tandem peer 1" + bytes([side]) + nonces + hellos, hashlib.sha256).digest()
-
-
-def _prove(connected: socket.socket, key: bytes, ours: bytes, theirs: bytes, deadline: float) -> None:
+def _prove(connected: Stream, key: bytes, ours: bytes, theirs: bytes, deadline: float) -> None:
     """Each side shows that it has the key, for these two nonces and these two hellos."""
     nonce = secrets.token_bytes(32)
     connected.sendall(head(NONCE, value=32) + nonce)
@@ -130,7 +114,7 @@ def _prove(connected: socket.socket, key: bytes, ours: bytes, theirs: bytes, dea
         raise InvalidArgument("it does not have our key: the key files of the two sides differ")
 
 
-def _expect(connected: socket.socket, wanted: int, deadline: float, what: str) -> bytes:
+def _expect(connected: Stream, wanted: int, deadline: float, what: str) -> bytes:
     kind, channel, value = read_head(_receive(connected, HEAD.size, deadline, what))
     if kind == BYE:
         raise Unavailable(f"it ended the connection where its {what} was due")

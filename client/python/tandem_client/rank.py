@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from .errors import DeadlineExceeded, InvalidArgument, TandemError, Unavailable
+from .security import Security
 from .session import Session
 from .settings import Identity, Settings
 
@@ -19,9 +20,9 @@ _TRY_AGAIN_S = 0.25  # a peer that answered, or is not there yet: often enough f
 class Rank:
     """`number`: its place in the list of addresses; None: whichever it is."""
 
-    def __init__(self, number: int | None, address: str, key: bytes | None, identity: Identity, expected: Mapping[str, object]):
+    def __init__(self, number: int | None, address: str, security: Security, identity: Identity, expected: Mapping[str, object]):
         self.number, self.address = number, address
-        self._key, self._identity, self._expected = key, identity, expected
+        self._security, self._identity, self._expected = security, identity, expected
         self._opening = threading.Lock()
         self._session: Session | None = None
         self._closed = False
@@ -48,7 +49,7 @@ class Rank:
             self._session.close()
             self._session = None
         try:
-            session = Session(self.number, self.address, self._key, self._identity, self._expected, deadline)
+            session = Session(self.number, self.address, self._security, self._identity, self._expected, deadline)
         except TandemError as error:
             raise type(error)(error.message, rank=self.number, address=self.address) from None
         if self.settings is None:

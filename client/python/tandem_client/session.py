@@ -15,6 +15,7 @@ from . import canary, frame
 from .connection import CONTROL, REQUEST, Connection
 from .errors import Cancelled, DataLoss, DeadlineExceeded, InvalidArgument, TandemError, Unavailable, clean_text, from_wire
 from .frame import Header, Payload
+from .security import Security
 from .settings import Identity, Settings, decode_hello, encode_hello
 
 
@@ -48,14 +49,14 @@ class Answer:
 class Session:
     """Any thread may submit, wait and cancel. `expected`: settings that the caller insists on."""
 
-    def __init__(self, rank: int | None, address: str, key: bytes | None, identity: Identity, expected: Mapping[str, object], deadline: float):
+    def __init__(self, rank: int | None, address: str, security: Security, identity: Identity, expected: Mapping[str, object], deadline: float):
         self.rank, self.address = rank, address
         self._inbox: queue.SimpleQueue[memoryview | TandemError] = queue.SimpleQueue()
         self._up = False
         self._draining = False
         self._lock = threading.Lock()
         self._waiting: dict[tuple[int, ...], Answer] = {}  # by request and tile
-        self.connection = Connection(address, key, deadline, self._on_message, self._on_loss)
+        self.connection = Connection(address, security, deadline, self._on_message, self._on_loss)
         self.connection.start()
         try:
             self._shake_hands(identity, expected, deadline)
