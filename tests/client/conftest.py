@@ -51,7 +51,12 @@ class Pool:
         self.address = ",".join(self.addresses)
 
     def signal(self, number, rank=0):
-        self.processes[rank].send_signal(number)
+        process = self.processes[rank]
+        process.send_signal(number)
+        if number == signal.SIGSTOP:  # a signal is no call: until all threads stand still, a request may still be answered
+            tasks = pathlib.Path(f"/proc/{process.pid}/task")
+            while any(task.joinpath("stat").read_text().rpartition(")")[2].split()[0] != "T" for task in tasks.iterdir()):
+                time.sleep(0.001)
 
     def close(self):
         for process in self.processes:
