@@ -17,6 +17,8 @@ pytest.importorskip("safetensors")
 import tandem_client  # noqa: E402
 import tandem_adapter  # noqa: E402
 
+torch.set_num_threads(1)  # tiny models: a second thread would only wait for the first
+
 FAMILIES = ("deepseek_v2_lite", "deepseek_v3", "qwen3_moe", "mixtral")
 GATE_HERE = ("--compute-gate-on-attention",)
 PLACEMENTS = {

@@ -6,11 +6,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from tandem_client import Client, InvalidArgument
+from tandem_client import Client, InvalidArgument, Unavailable
 
 from .families import returns_logits, route
-
-_ATTEMPTS = 2  # a session that was lost (a process that stood still for a second) is opened again, and the rows are sent once more
 
 
 class RemoteExperts(torch.nn.Module):
@@ -42,11 +40,24 @@ class RemoteExperts(torch.nn.Module):
         elif self.client.settings.token_ids:
             request["token_ids"] = self.tokens.of(hidden)
         rows = hidden.reshape(-1, hidden.shape[-1])
-        sums = self.client.compute(self.layer, to_wire(rows, self.client.settings.activation_dtype), raw=True, attempts=_ATTEMPTS, **request)
+        sums, shared = self._ask(to_wire(rows, self.client.settings.activation_dtype), request, hidden)
         output = from_wire(sums).to(hidden.device, hidden.dtype).view(hidden.shape)
-        if self.adds_shared:
-            output = output + self.shared_experts(hidden)
+        if shared is not None:
+            output = output + shared
         return (output, logits) if self.returns_logits else output
+
+    def _ask(self, rows: np.ndarray, request: dict, hidden: torch.Tensor) -> tuple[np.ndarray, torch.Tensor | None]:
+        """The experts' sums, and the shared experts' rows, which are computed while the others are on their way."""
+        shared = None
+        try:
+            ticket = self.client.submit(self.layer, rows, **request)
+            shared = self.shared_experts(hidden) if self.adds_shared else None
+            return ticket.result(raw=True), shared
+        except Unavailable:
+            # A session that was lost (a process that stood still for a second) is opened again, and the rows are sent once more.
+            if self.adds_shared and shared is None:
+                shared = self.shared_experts(hidden)
+            return self.client.compute(self.layer, rows, raw=True, **request), shared
 
     def extra_repr(self) -> str:
         return f"layer={self.layer}, {self.client.settings.num_experts} experts elsewhere"
