@@ -4,11 +4,12 @@ import concurrent.futures
 import json
 import signal
 import subprocess
+import time
 
 import pytest
 
 from tests.conftest import BINARY, TandemServer
-from tests.client.conftest import MODELS
+from tests.client.conftest import MODELS, free_port
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install './client/python[torch]'")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install './client/python[torch]'")
@@ -101,7 +102,7 @@ def generated(model, prompt):
     return tokens[:-1] if tokens[-1] == model.config.eos_token_id else tokens
 
 
-@pytest.mark.parametrize("flags,dtype,count", (((), torch.float32, 3), (GATE_HERE, torch.float32, 3), (GATE_HERE, torch.bfloat16, 3)))
+@pytest.mark.parametrize("flags,dtype,count", (((), torch.float32, 6), (GATE_HERE, torch.float32, 6), (GATE_HERE, torch.bfloat16, 6)))
 def test_the_bundled_model_generates_tandems_own_tokens(flags, dtype, count, pool, tmp_path):
     compute = () if dtype == torch.bfloat16 else PLAIN
     asked = questions(count)
@@ -216,19 +217,22 @@ def test_token_ids(pool):
             model(inputs_embeds=torch.zeros(1, 4, 48))
 
 
-def test_a_lost_session_is_no_lost_answer(own_pool, tmp_path):
-    """The process stood still between two steps, or the pool was started anew: the rows are sent again."""
-    from tests.client.conftest import free_port
-
+def test_a_lost_session_is_no_lost_answer(own_pool):
+    """The pool ends while it has rows, and is started anew: they are sent again."""
     port = free_port()
     first = own_pool("qwen3_moe", *PLAIN, port=port)
     model = plain("qwen3_moe")
     ids = prompts("qwen3_moe")
-    with tandem_adapter.attach(model, first.address):
+    with tandem_adapter.attach(model, first.address) as client, concurrent.futures.ThreadPoolExecutor(1) as thread:
         before = logits_of(model, ids)
+        first.signal(signal.SIGSTOP)
+        again = thread.submit(logits_of, model, ids)
+        while not client._ranks[0]._session._waiting:
+            time.sleep(0.001)
         first.signal(signal.SIGKILL)
+        first.processes[0].wait()
         own_pool("qwen3_moe", *PLAIN, port=port)
-        assert (logits_of(model, ids) == before).all()
+        assert (again.result() == before).all()
 
 
 def test_other_models_are_refused_by_name(pool):
