@@ -376,6 +376,26 @@ std::vector<Command> make_commands() {
        "model",
        {},
        run_inspect});
+  table.push_back(
+      {"conformance",
+       "test an FFN rank of any maker against the wire protocol, case by case",
+       "Speaks docs/protocol.md to the rank over tcp, right and wrong: carrier, credits, handshake, each "
+       "setting,\nframes, rules, requests, wrong values, sessions, numbers. Prints a line a case:\n"
+       "  ok      NAME: what the rank must do\n"
+       "  FAILED  NAME: what it must do; expected ...; got ...\n"
+       "  skipped NAME: why its placement has no such thing\n"
+       "Status 0: no case failed. 1: some did. 2: the rank cannot be tested (one of several, no such case).\n"
+       "The rank states its own settings; --model DIR compares its results with that model as well. Run it "
+       "with\nthe gate on either side: the routing travels in one placement only. It is a client among others: "
+       "a\nrank that serves goes on serving.\n"
+       "Examples: tandem conformance 10.0.0.2:7000 --model models/arith\n"
+       "          tandem conformance 10.0.0.2:7000 --only 'value.*,credits.slow_reader' --json\n"
+       "          tandem conformance --list",
+       {"model", "config", "json", "engine.log_level", "engine.threads", "conformance."},
+       {},
+       "conformance.rank",
+       [](Settings& settings) { settings.engine.log_level = "warning"; },  // the report is what counts
+       run_conformance});
   table.push_back({"doctor",
                    "what this machine offers, what is missing and what to do about it",
                    "",

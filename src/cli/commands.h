@@ -26,6 +26,7 @@ Result<int> run_bench_roofs(Settings& settings);
 Result<int> run_bench_placement(Settings& settings);
 Result<int> run_bench_serving(Settings& settings);
 Result<int> run_bench_transport(Settings& settings);
+Result<int> run_conformance(Settings& settings);
 Result<int> run_inspect(Settings& settings);
 Result<int> run_doctor(Settings& settings);
 Result<int> run_configuration(Settings& settings);

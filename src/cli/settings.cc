@@ -374,6 +374,14 @@ OptionSet Settings::declare() {
   set.boolean("measure.all", measure.all,
               "Every kernel table that this CPU can run, not only the one in use.");
 
+  set.text("conformance.rank", conformance.rank,
+           "Address of the FFN rank to test, tcp://HOST:PORT or HOST:PORT.");
+  set.list("conformance.only", conformance.only,
+           "Names of cases, with * for anything: carrier.*, value.expert_high.");
+  set.boolean("conformance.list", conformance.list, "Name the cases, and run none.");
+  set.real("conformance.patience_s", conformance.patience_s, 0.1, 3600,
+           "Seconds that an answer may take which comes at once on an idle machine.");
+
   set.boolean("configuration.matrix", configuration.matrix,
               "Print the support matrix (in docs/features.md) instead.");
   set.boolean("configuration.plugin", configuration.plugin,

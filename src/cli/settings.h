@@ -171,6 +171,14 @@ struct MeasureSettings {
   bool all = false;
 };
 
+// What an FFN rank is tested with.
+struct ConformanceSettings {
+  std::string rank;               // its address
+  std::vector<std::string> only;  // names of cases, with *
+  bool list = false;
+  double patience_s = 10;
+};
+
 struct ConfigurationSettings {
   bool matrix = false, plugin = false;
 };
@@ -189,6 +197,7 @@ struct Settings {
   BenchSettings bench;
   LoadSettings load;
   MeasureSettings measure;
+  ConformanceSettings conformance;
   ConfigurationSettings configuration;
   // No setting: where a running process reads them again. Null without a file, which alone can change.
   std::shared_ptr<SettingsReload> reload;

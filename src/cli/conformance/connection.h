@@ -1,0 +1,97 @@
+// Connection: one tcp connection to the rank under test, byte by byte (docs/protocol.md, section 12). It
+// keeps to the carrier's rules unless its user wants otherwise: heartbeats and credits can be held back, and
+// any bytes can be sent. One thread; it writes heartbeats of all connections of its list whenever one of them
+// waits.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "cli/conformance/raw_frame.h"
+#include "transport/address.h"
+#include "transport/tcp_frame.h"
+#include "transport/unique_fd.h"
+
+namespace tandem::conformance {
+
+// What the carrier's hello says.
+struct CarrierNumbers {
+  uint32_t version = 1;
+  uint32_t slots = 0;
+  uint64_t slot_bytes = 0, heartbeat_us = 0, silence_us = 0;
+  uint32_t carrier = 0;
+
+  Bytes hello() const;  // 64 bytes, without the head
+};
+
+struct Event {
+  enum class Kind { message, hello, credit, heartbeat, bye, ended, broken, nothing };
+  Kind kind = Kind::nothing;
+  Channel channel = Channel::control;
+  uint32_t value = 0;
+  Bytes bytes = {};      // of a message or hello
+  std::string why = {};  // ended, broken
+
+  std::string text() const;  // "a message of 64 bytes on channel 0", for reports
+};
+
+class Connection;
+// Connections that are open: each has its heartbeats written while any of them waits.
+struct ConnectionList {
+  std::vector<Connection*> open;
+  // How long an answer may take that comes at once where the machine is idle.
+  Duration patience = std::chrono::seconds(10);
+};
+
+class Connection {
+ public:
+  static Result<std::unique_ptr<Connection>> open(const HostPort& peer, ConnectionList& list);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  bool beats = false;           // writes heartbeats; set when the hellos are exchanged
+  bool returns_credits = true;  // gives a message's slot back at once
+  Duration beat_interval = std::chrono::milliseconds(100);
+  std::array<uint32_t, kNumChannels> credits{};   // messages that the rank has room for
+  std::array<uint32_t, kNumChannels> withheld{};  // messages whose slots were not given back
+  uint64_t heartbeats = 0;                        // that came
+
+  // Everything, or unavailable: the rank has ended the connection or does not read.
+  Status send(std::span<const std::byte> bytes);
+  Status send_byte_by_byte(std::span<const std::byte> bytes);
+  Status send_head(TcpFrameKind kind, Channel channel, uint32_t value);
+  Status send_message(Channel channel, std::span<const std::byte> message);
+  Status give_credits(Channel channel);  // the withheld ones, in one frame
+
+  Duration patience() const { return list_.patience; }
+  // The next thing that the rank says or does; `nothing` after `limit`.
+  Event next(Duration limit);
+  // Closes without bye.
+  void cut() { socket_.reset(); }
+
+ private:
+  Connection(UniqueFd socket, ConnectionList& list) : socket_(std::move(socket)), list_(list) {
+    list_.open.push_back(this);
+  }
+  void beat_if_due();
+  Event take();  // out of what was received; nothing: more must come
+  void note(const Event& event);
+
+  UniqueFd socket_;
+  ConnectionList& list_;
+  Bytes received_;
+  Instant last_sent_{};
+  bool ended_ = false;
+};
+
+Bytes carrier_head(TcpFrameKind kind, Channel channel, uint32_t value);
+Bytes carrier_message(Channel channel, std::span<const std::byte> message);
+
+}  // namespace tandem::conformance
