@@ -63,6 +63,7 @@ Result<std::unique_ptr<Client>> Client::connect(const ClientOptions& options) {
   remote.addresses = options.addresses;
   remote.attention_rank = options.client_number;
   remote.settings = settings;
+  remote.states_settings = false;
   remote.slots_per_channel = learned.slots_per_channel;
   remote.heartbeat_interval = learned.heartbeat_interval;
   remote.silence_limit = learned.silence_limit;

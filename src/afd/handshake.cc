@@ -165,11 +165,13 @@ PeerIdentity make_identity(std::string role, uint32_t rank) {
   return {std::move(role), rank, name, incarnation};
 }
 
-std::string encode_hello(const PeerIdentity& self, const SplitSettings& settings) {
+std::string encode_hello(const PeerIdentity& self, const SplitSettings& settings, bool states) {
   std::string text = fmt::format("peer.role={}\npeer.rank={}\npeer.name={}\npeer.incarnation={}\n", self.role,
                                  self.rank, self.name, self.incarnation);
-  for (const Setting& setting : list_settings(settings))
-    text += fmt::format("{}={}\n", setting.key, setting.value);
+  for (const Setting& setting : list_settings(settings)) {
+    const bool stated = states || setting.key == "protocol" || setting.key == "tile_rows";
+    text += fmt::format("{}={}\n", setting.key, stated ? std::string_view(setting.value) : kUnstatedSetting);
+  }
   return text;
 }
 
@@ -278,8 +280,8 @@ Status send_refuse(Endpoint& endpoint, uint64_t session, uint32_t incarnation, c
 Result<FfnRankFacts> open_session(Endpoint& endpoint, const std::string& address,
                                   const SplitSettings& settings, const PeerIdentity& self, Instant deadline,
                                   const std::atomic<bool>& stop, const SessionKind& kind) {
-  TANDEM_TRY(
-      send_settings(endpoint, plain_header(FrameKind::hello, 0, 0), encode_hello(self, settings), nullptr));
+  TANDEM_TRY(send_settings(endpoint, plain_header(FrameKind::hello, 0, 0),
+                           encode_hello(self, settings, kind.states), nullptr));
   FfnRankFacts facts;
   facts.address = address;
   {

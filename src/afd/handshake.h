@@ -48,7 +48,9 @@ struct Hello {
   std::vector<std::pair<std::string, std::string>> settings;
 };
 
-std::string encode_hello(const PeerIdentity& self, const SplitSettings& settings);
+// `states`: whether all values are in it; otherwise those that a release does not fix are left to the FFN
+// rank (kUnstatedSetting).
+std::string encode_hello(const PeerIdentity& self, const SplitSettings& settings, bool states = true);
 // Refused: no "key=value" lines, a key given twice, a missing identity.
 Result<Hello> decode_hello(std::string_view text);
 
@@ -69,6 +71,7 @@ Status send_refuse(Endpoint& endpoint, uint64_t session, uint32_t incarnation, c
 struct SessionKind {
   Channel channel = Channel::request;  // exchange: between FFN ranks
   bool parts = false;                  // requests are parts (kFramePartial); their canary is one
+  bool states = true;  // of the own hello, as encode_hello; what comes back is compared in any case
 };
 
 // The canaries of a session: the request (with its routing kind), and the reply.

@@ -123,17 +123,6 @@ bool is_final(ErrorCode code) {
          code == ErrorCode::data_loss || code == ErrorCode::cancelled;
 }
 
-// A hello in which everything is left to the peer but what a release fixes.
-std::string open_hello(const PeerIdentity& self) {
-  std::string text = fmt::format("peer.role={}\npeer.rank={}\npeer.name={}\npeer.incarnation={}\n", self.role,
-                                 self.rank, self.name, self.incarnation);
-  for (const Setting& setting : list_settings(SplitSettings{})) {
-    const bool fixed = setting.key == "protocol" || setting.key == "tile_rows";
-    text += fmt::format("{}={}\n", setting.key, fixed ? std::string_view(setting.value) : kUnstatedSetting);
-  }
-  return text;
-}
-
 Status check_expected_keys(const SettingList& expected) {
   const std::vector<Setting> known = list_settings(SplitSettings{});
   for (const auto& [key, value] : expected) {
@@ -226,7 +215,7 @@ Result<LearnedSettings> learn_settings(const LearnOptions& options) {
   const std::atomic<bool>& stop = options.give_up != nullptr ? *options.give_up : never;
   const PeerIdentity self = make_identity("attention", options.attention_rank);
   TANDEM_TRY(check_expected_keys(options.expected));
-  const std::string hello = open_hello(self);
+  const std::string hello = encode_hello(self, SplitSettings{}, /*states=*/false);
   while (true) {
     const Instant began = now();
     auto learned = ask_once(options, hello, stop);

@@ -40,6 +40,9 @@ struct RemoteFfnOptions {
   // something else than `wait_fd`, which stays silent then. May be empty.
   std::function<void()> notify = {};
   SplitSettings settings;
+  // A client of somebody's pool, which learned `settings` from it: hellos leave everything to the rank, so
+  // that one that comes back with others is refused here by name, and does not end itself for it.
+  bool states_settings = true;
   uint32_t slots_per_channel = 8;  // credits in each direction: two lanes of tiles with room to spare
   uint32_t max_in_flight = 256;    // requests; `submit` answers would_block beyond
   // How long `create` waits for FFN ranks: they load most of the weights and may be started later.

@@ -51,13 +51,15 @@ struct RemoteFfn::Impl {
     endpoint_options = options.settings.endpoint_options(options.slots_per_channel);
     endpoint_options.heartbeat_interval = options.heartbeat_interval;
     endpoint_options.silence_limit = options.silence_limit;
+    endpoint_options.adopt = !options.states_settings;
     endpoint_options.connect_limit = std::min(kLongestConnect, options.handshake_limit);
     completions.reserve(options.max_in_flight);
   }
   static SessionKind kind_of(const RemoteFfnOptions& options) {
     const bool exchange = options.role == "ffn";
     return {.channel = exchange ? Channel::exchange : Channel::request,
-            .parts = exchange || (options.holds_part && options.settings.gate_on_attention)};
+            .parts = exchange || (options.holds_part && options.settings.gate_on_attention),
+            .states = options.states_settings};
   }
   ~Impl() {
     stop.store(true);

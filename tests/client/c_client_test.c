@@ -369,6 +369,21 @@ static void survive_a_loss(tandem_client* client, uint32_t rank) {
   free_work(rows);
 }
 
+/* A rank that comes back with other settings is not used, and is told nothing that would end it. */
+static void refuse_a_change(tandem_client* client) {
+  char line[64];
+  tandem_client_rank state = {0};
+  state.struct_size = sizeof state;
+  printf("ready\n");
+  CHECK(fgets(line, sizeof line, stdin)); /* the rank was started again, otherwise */
+  do {
+    const struct timespec pause = {0, 10000000};
+    nanosleep(&pause, NULL);
+    CHECK(tandem_client_rank_status(client, 0, &state) == TANDEM_CLIENT_OK);
+  } while (!strstr(state.reason, "deterministic"));
+  printf("%s\n", state.reason);
+}
+
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
   setvbuf(stdout, NULL, _IOLBF, 0);
@@ -397,6 +412,8 @@ int main(int argc, char** argv) {
     check_cancel_elsewhere(client);
   } else if (strcmp(what, "loss") == 0) {
     survive_a_loss(client, (uint32_t)count - 1);
+  } else if (strcmp(what, "change") == 0) {
+    refuse_a_change(client);
   } else if (strcmp(what, "quota") == 0) {
     work rows = make_work(1, 1);
     const tandem_client_request request = request_of(client, &rows);

@@ -206,6 +206,36 @@ def test_a_rank_that_dies_is_named_and_comes_back(installed, ranks, tmp_path, co
         process.stdout.close()
 
 
+def test_a_rank_that_comes_back_changed_is_refused_by_name_and_lives(installed, ranks, tmp_path):
+    (address,) = ranks("shm")
+    first = ranks.started[0]
+    process = subprocess.Popen([installed.test, "change", address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        first.kill(9)
+        first.process.wait()
+        ranks.started.append(FfnRank(address, tmp_path, "--deterministic"))
+        process.stdin.write("\n")
+        process.stdin.flush()
+        reason = process.stdout.readline()
+        assert "deterministic is no on attention rank 0" in reason and "and yes on FFN rank 0" in reason
+        assert process.wait(LIMIT_S) == 0
+        assert " deterministic 1 " in installed.case("describe", address).stdout, "the rank serves others"
+        assert ranks.started[1].process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def test_the_header_is_for_cxx_too(installed, tmp_path):
+    source = tmp_path / "user.cc"
+    source.write_text("#include <tandem_client.h>\n"
+                      "int main() { tandem_client_options options = TANDEM_CLIENT_OPTIONS_INIT; return options.struct_size == 0; }\n")
+    run(["c++", "-std=c++11", *WARNINGS[1:], *installed.pkg_config("--cflags"), "-fsyntax-only", source])
+
+
 def test_the_archive_alone(installed, ranks, tmp_path):
     program = tmp_path / "static"
     installed.compile(program, static=True)
