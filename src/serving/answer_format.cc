@@ -162,7 +162,15 @@ std::string dumped(const Json& json) {
 std::string chunk(const ResponseHead& head, Json choice) {
   Json out = envelope(head, head.chat ? "chat.completion.chunk" : "text_completion");
   out["choices"] = Json::array({std::move(choice)});
-  if (head.include_usage) out["usage"] = nullptr;
+  if (head.usage_so_far) {
+    // What of the prompt was cached is known at its end.
+    const AnswerUsage& usage = *head.usage_so_far;
+    out["usage"] = {{"prompt_tokens", usage.prompt_tokens},
+                    {"completion_tokens", usage.completion_tokens},
+                    {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+  } else if (head.include_usage) {
+    out["usage"] = nullptr;
+  }
   return dumped(out);
 }
 

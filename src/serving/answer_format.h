@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct ResponseHead {
   int32_t top_logprobs = 0;      // of each token, at most: a prompt may have been asked for more
   int32_t prompt_logprobs = -1;  // vLLM's field: the most of each token of the prompt; -1: it is not there
   bool include_usage = false;    // streams: every chunk has "usage", null in all but the last
+  std::optional<AnswerUsage> usage_so_far = {};  // then of the chunk's answer, in place of null
 };
 
 struct WholeAnswer {

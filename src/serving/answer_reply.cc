@@ -122,6 +122,7 @@ class StreamReply : public AnswerListener {
 
   void on_piece(uint32_t answer, AnswerPiece piece) override {
     begin(answer);
+    note_usage(answer, piece.generated);
     if (!plan_.head.chat) return event(piece_chunk_json(plan_.head, answer, piece));
     for (AnswerToken& token : piece.tokens) tokens_[answer].push_back(std::move(token));
     OutputDeltas deltas;
@@ -131,6 +132,7 @@ class StreamReply : public AnswerListener {
 
   void on_end(uint32_t answer, AnswerEnd end, const AnswerUsage& usage) override {
     begin(answer);
+    note_usage(answer, usage.completion_tokens);
     bool called = false;
     if (plan_.head.chat) {
       OutputDeltas deltas;
@@ -160,11 +162,19 @@ class StreamReply : public AnswerListener {
   void begin(uint32_t answer) {
     if (begun_[answer]) return;
     begun_[answer] = true;
+    note_usage(answer, 0);
     if (plan_.head.chat) event(role_chunk_json(plan_.head, answer));
     if (!plan_.echo.empty()) {
       const uint32_t prompt = answer / plan_.answers_per_prompt;
       event(piece_chunk_json(plan_.head, answer, {.text = plan_.echo[prompt], .tokens = prompts_[prompt]}));
     }
+  }
+
+  void note_usage(uint32_t answer, uint32_t generated) {
+    if (plan_.prompt_sizes.empty()) return;
+    plan_.head.usage_so_far =
+        AnswerUsage{.prompt_tokens = plan_.prompt_sizes[answer / plan_.answers_per_prompt],
+                    .completion_tokens = generated};
   }
 
   // The tokens so far go with the first delta that is decided after them.

@@ -19,7 +19,9 @@ struct ReplyPlan {
   uint32_t max_tokens = 0;        // as asked for
   std::vector<std::string> echo;  // one for each prompt: put before its answers; empty for none
   bool echo_logprobs = false;     // its tokens too
-  OutputFormat output_format;     // of chat: what answers are taken apart into
+  // [prompts], tokens: for streams that say in each chunk what was used; else empty.
+  std::vector<uint32_t> prompt_sizes;
+  OutputFormat output_format;  // of chat: what answers are taken apart into
   OutputOptions output_options;
 };
 

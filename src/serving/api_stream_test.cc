@@ -1,4 +1,5 @@
 // The API over loopback, against a scripted engine: streams, disconnects, a full queue, many clients at once.
+#include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -80,6 +81,37 @@ TEST_F(ApiServerTest, UsageComesOnlyWhenAskedAndLast) {
     for (const json& event : events)
       ends += !event["choices"].empty() && event["choices"][0]["finish_reason"] == "stop";
     EXPECT_EQ(ends, 2);
+  }
+}
+
+// vLLM's field, which load generators count tokens with.
+TEST_F(ApiServerTest, UsageInEveryChunk) {
+  start("ab");
+  for (const char* path : {"/v1/chat/completions", "/v1/completions"}) {
+    const bool chat = std::string(path) != "/v1/completions";
+    json body = chat ? chat_body() : completion_body();
+    if (!chat) body["prompt"] = {{1, 2, 3}, {4, 5}};
+    body["stream_options"] = {{"include_usage", true}, {"continuous_usage_stats", true}};
+    const auto events = stream(path, body);
+    int64_t prompt_tokens = 0;
+    std::map<int, std::vector<int>> completion_tokens;
+    for (size_t i = 0; i + 1 < events.size(); ++i) {
+      const json& usage = events[i]["usage"];
+      const int answer = events[i]["choices"][0]["index"];
+      completion_tokens[answer].push_back(usage["completion_tokens"]);
+      if (!chat) {
+        EXPECT_EQ(usage["prompt_tokens"], answer == 0 ? 3 : 2);
+      }
+      if (completion_tokens[answer].size() == 1) prompt_tokens += usage["prompt_tokens"].get<int64_t>();
+      EXPECT_EQ(usage["total_tokens"],
+                usage["prompt_tokens"].get<int>() + usage["completion_tokens"].get<int>());
+    }
+    // Chat: the role, two pieces, the end.
+    const std::vector<int> want = chat ? std::vector{0, 1, 2, 3} : std::vector{1, 2, 3};
+    for (const auto& [answer, counts] : completion_tokens) EXPECT_EQ(counts, want) << path;
+    EXPECT_EQ(completion_tokens.size(), chat ? 1u : 2u);
+    EXPECT_EQ(events.back()["usage"]["prompt_tokens"], prompt_tokens);
+    EXPECT_EQ(events.back()["usage"]["completion_tokens"], chat ? 3 : 6);
   }
 }
 

@@ -300,6 +300,9 @@ void CompletionService::start(const ServedModel& model, const HttpRequest& reque
   if (plan.echo_logprobs)
     sampling.prompt_logprobs = std::max(sampling.prompt_logprobs, sampling.top_logprobs);
   plan.head.include_usage = job.common.include_usage;
+  for (const auto& prompt : job.prompts) {
+    if (job.common.continuous_usage) plan.prompt_sizes.push_back(static_cast<uint32_t>(prompt.size()));
+  }
   plan.answers_per_prompt = job.common.n;
   plan.answers = static_cast<uint32_t>(job.prompts.size()) * job.common.n;
   plan.prompt_tokens = static_cast<uint32_t>(job.prompts.front().size());

@@ -34,7 +34,7 @@ struct CommonRequest {
   uint32_t n = 1;
   std::vector<std::string> stops;
   bool stream = false;
-  bool include_usage = false;
+  bool include_usage = false, continuous_usage = false;
   bool skip_special_tokens = true;
   int32_t priority = 0;    // lower ones are served first
   std::string cache_salt;  // beginnings of prompts are shared with requests of the same salt; may be empty

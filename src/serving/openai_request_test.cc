@@ -187,6 +187,8 @@ TEST_F(RequestTest, CompletionsRefuseByName) {
       {R"({"stop":["","","","","","","","","","","","","","","","",""]})", "stop", "16"},
       {R"({"stream_options":{"include_usage":true}})", "stream_options", "stream"},
       {R"({"stream":true,"stream_options":{"include_usage":1}})", "stream_options.include_usage", "1"},
+      {R"({"stream":true,"stream_options":{"continuous_usage_stats":true}})",
+       "stream_options.continuous_usage_stats", "include_usage"},
       {R"({"stream":true,"stream_options":{"other":1}})", "stream_options.other", "other"},
       {R"({"logprobs":21})", "logprobs", "21"},
       {R"({"logprobs":true})", "logprobs", "true"},

@@ -30,7 +30,7 @@ const char* const kCommonFields = R"json({
   "stream_options": {"type": ["object", "null"], "additionalProperties": false,
                      "properties": {"include_usage": {"type": ["boolean", "null"]},
                                     "include_obfuscation": {"enum": [false, null]},
-                                    "continuous_usage_stats": {"enum": [false, null]}}},
+                                    "continuous_usage_stats": {"type": ["boolean", "null"]}}},
   "response_format": {"type": ["object", "null"], "required": ["type"], "properties": {
     "type": {"enum": ["text", "json_object", "json_schema"]}, "json_schema": {"type": "object"}}},
   "structured_outputs": {"type": ["object", "null"]},

@@ -114,7 +114,11 @@ void read_stream(FieldReader& fields, CommonRequest& out) {
   FieldReader options(*value, "stream_options.");
   out.include_usage = options.boolean("include_usage").value_or(false);
   options.only("include_obfuscation", {"false"}, "streams are not padded here: leave it out");
-  options.only("continuous_usage_stats", {"false"}, "usage comes once, at the end: leave it out");
+  out.continuous_usage = options.boolean("continuous_usage_stats").value_or(false);
+  if (out.continuous_usage && !out.include_usage) {
+    options.fail("continuous_usage_stats",
+                 "stream_options.continuous_usage_stats is true without include_usage; set both");
+  }
   if (!options.finish()) {
     const ApiError error = options.take_error();
     fields.fail(error.param, error.message);
