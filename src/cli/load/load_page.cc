@@ -12,19 +12,22 @@ namespace {
 // Points of a line: more than the pixels of a chart nobody sees.
 constexpr size_t kMaxPoints = 400;
 
-// Which share of the values is at most x.
-ChartSeries cumulative(const std::string& name, std::vector<double> values) {
-  ChartSeries series{name, {}};
-  std::ranges::sort(values);
-  const size_t count = values.size();
-  for (size_t i = 0; i < count; i += std::max<size_t>(1, count / kMaxPoints))
-    series.points.emplace_back(values[i], 100.0 * static_cast<double>(i + 1) / static_cast<double>(count));
-  if (count > 0) series.points.emplace_back(values.back(), 100);
-  return series;
-}
+// Of more values than this the longest hundredth is left out: a few of them would have the whole axis, and
+// the table says what they were.
+constexpr size_t kFewValues = 100;
 
-std::string times_chart(const char* title, std::vector<ChartSeries> series) {
-  return svg_chart({title, "ms", "% of them", false, std::move(series)});
+// Which share of the values is at most x.
+std::string times_chart(std::string title, const char* name, std::vector<double> values) {
+  std::ranges::sort(values);
+  const size_t count = values.size(), shown = count > kFewValues ? (count * 99 + 99) / 100 : count;
+  ChartSeries series{name, {}};
+  const auto add = [&](size_t i) {
+    series.points.emplace_back(values[i], 100.0 * static_cast<double>(i + 1) / static_cast<double>(count));
+  };
+  for (size_t i = 0; i < shown; i += std::max<size_t>(1, count / kMaxPoints)) add(i);
+  if (shown > 0) add(shown - 1);
+  if (shown < count) title += ", up to the 99th percentile";
+  return svg_chart({std::move(title), "ms", "% of them", false, {std::move(series)}});
 }
 
 // Pieces of text in each slice of the run, as pieces a second.
@@ -73,9 +76,9 @@ std::string LoadReport::html(std::span<const LoadRecord> records) const {
   for (const auto& [name, value] : load) page += table_row(name, value);
   page += "</table>\n<pre>" + markup_escaped(text()) + "</pre>\n";
 
-  if (is_streamed) page += times_chart("Time to first token", {cumulative("TTFT", ttft)});
-  if (is_streamed) page += times_chart("Gaps between pieces of text", {cumulative("ITL", gaps)});
-  page += times_chart("Whole requests", {cumulative("E2E", e2el)});
+  if (is_streamed) page += times_chart("Time to first token", "TTFT", ttft);
+  if (is_streamed) page += times_chart("Gaps between pieces of text", "ITL", gaps);
+  page += times_chart("Whole requests", "E2E", e2el);
   ChartSeries flight{"requests in flight", in_flight_over_time(records)};
   page += svg_chart({"Requests in flight", "s since the beginning", "requests", false, {flight}});
   if (is_streamed)

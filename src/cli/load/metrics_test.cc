@@ -181,6 +181,27 @@ TEST(LoadReport, JsonTextAndPageSayTheSame) {
   report.html({});  // nothing was sent: no division by it
 }
 
+// One gap of five seconds among hundreds of some milliseconds does not flatten the chart.
+TEST(LoadPage, TheLongestHundredthIsLeftOutOfACumulativeChart) {
+  LoadReport report;
+  report.is_streamed = true;
+  const auto gaps_chart = [&](size_t pieces) {
+    LoadRecord record;
+    record.status = 200;
+    for (size_t i = 0; i < pieces; ++i) record.pieces.push_back(0.1 + static_cast<double>(i) * 0.004);
+    record.pieces.push_back(record.pieces.back() + 5);
+    record.ended = record.pieces.back();
+    const std::string page = report.html({&record, 1});
+    const size_t at = page.find("Gaps between pieces of text");
+    return page.substr(at, page.find("</svg>", at) - at);
+  };
+  const std::string many = gaps_chart(500), few = gaps_chart(50);
+  EXPECT_NE(many.find(", up to the 99th percentile"), std::string::npos);
+  EXPECT_EQ(many.find(">5000<"), std::string::npos) << many;
+  EXPECT_EQ(few.find("percentile"), std::string::npos);
+  EXPECT_NE(few.find(">5000<"), std::string::npos) << few;
+}
+
 TEST(SvgChart, AxesAreRound) {
   EXPECT_DOUBLE_EQ(axis_step(100), 20);
   EXPECT_DOUBLE_EQ(axis_step(101), 50);
