@@ -6,31 +6,41 @@
 
 #include "transport/connecting.h"
 #include "transport/endpoint_test_util.h"
+#include "transport/test_certificates.h"
 
 namespace tandem {
 namespace {
+
+std::shared_ptr<const PeerSecurity> security;  // of the test that runs
 
 EndpointOptions small_options() {
   EndpointOptions options;
   options.slots_per_channel = 4;
   options.slot_bytes = 1000;
   options.silence_limit = std::chrono::seconds(20);  // a busy machine is not a dead peer
+  options.security = security;
   return options;
 }
 
+// "tls": tcp inside TLS, which promises the same.
 class ContractTest : public testing::TestWithParam<const char*> {
  protected:
+  void SetUp() override {
+    if (GetParam() == std::string("tls")) security = *PeerSecurity::with_tls(TestCertificates().files());
+  }
+  void TearDown() override { security = nullptr; }
+  std::string transport() const { return security ? "tcp" : GetParam(); }
   EndpointPair pair(const EndpointOptions& options = small_options()) {
-    return make_pair(GetParam(), options);
+    return tandem::make_pair(transport(), options);
   }
 };
 
 TEST_P(ContractTest, CapsAndNames) {
   auto [a, b] = pair();
-  EXPECT_EQ(a->caps().transport, GetParam());
+  EXPECT_EQ(a->caps().transport, transport());
   EXPECT_EQ(a->caps().max_message_bytes, 1000u);
-  EXPECT_EQ(a->peer_name().find(std::string(GetParam()) + "://"), 0u) << a->peer_name();
-  EXPECT_EQ(b->peer_name().find(std::string(GetParam()) + "://"), 0u) << b->peer_name();
+  EXPECT_EQ(a->peer_name().find(transport() + "://"), 0u) << a->peer_name();
+  EXPECT_EQ(b->peer_name().find(transport() + "://"), 0u) << b->peer_name();
   EXPECT_EQ(a->peer(), PeerState::alive);
   EXPECT_EQ(b->peer(), PeerState::alive);
 }
@@ -245,7 +255,7 @@ TEST_P(ContractTest, IdlePeersThatPollStayAlive) {
 }
 
 TEST_P(ContractTest, DifferentOptionsAreRefusedByName) {
-  auto listener = listen(unique_address(GetParam()), small_options());
+  auto listener = listen(unique_address(transport()), small_options());
   ASSERT_TRUE(listener) << listener.error().message;
   EndpointOptions other = small_options();
   other.slot_bytes = 2000;
@@ -267,7 +277,7 @@ TEST_P(ContractTest, DifferentOptionsAreRefusedByName) {
 }
 
 TEST_P(ContractTest, ManyConnectionsOfOneListenerAreIndependent) {
-  auto listener = listen(unique_address(GetParam()), small_options());
+  auto listener = listen(unique_address(transport()), small_options());
   ASSERT_TRUE(listener);
   std::vector<EndpointPair> pairs;
   for (int i = 0; i < 5; ++i) pairs.push_back(make_pair(**listener, small_options()));
@@ -281,7 +291,7 @@ TEST_P(ContractTest, ManyConnectionsOfOneListenerAreIndependent) {
 }
 
 TEST_P(ContractTest, AnAddressInUseIsRefusedByNameAndFreeAfterwards) {
-  auto listener = listen(unique_address(GetParam()), small_options());
+  auto listener = listen(unique_address(transport()), small_options());
   ASSERT_TRUE(listener);
   const std::string address = (*listener)->address();
   const auto second = listen(address, small_options());
@@ -297,7 +307,7 @@ TEST_P(ContractTest, AnAddressInUseIsRefusedByNameAndFreeAfterwards) {
 
 // Neither side waits inside a call: one thread can be both.
 TEST_P(ContractTest, OneThreadConnectsAndAccepts) {
-  auto listener = listen(unique_address(GetParam()), small_options());
+  auto listener = listen(unique_address(transport()), small_options());
   ASSERT_TRUE(listener) << listener.error().message;
   auto connecting = start_connecting((*listener)->address(), small_options());
   ASSERT_TRUE(connecting) << connecting.error().message;
@@ -474,7 +484,7 @@ TEST_P(ContractTest, ManyThreadsSendOverOneEndpoint) {
   polling.join();
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, ContractTest, testing::Values("inproc", "shm", "tcp", "ucx"),
+INSTANTIATE_TEST_SUITE_P(Transports, ContractTest, testing::Values("inproc", "shm", "tcp", "ucx", "tls"),
                          [](const auto& parameter) { return std::string(parameter.param); });
 
 }  // namespace

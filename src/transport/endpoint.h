@@ -29,6 +29,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "transport/peer_security.h"
 
 namespace tandem {
 
@@ -52,6 +53,10 @@ struct EndpointOptions {
   bool adopt = false;
   // What the message of a difference of slot_bytes advises: the caller knows what they follow from. Not sent.
   std::string_view slot_bytes_remedy = "set the same value on both sides";
+  // How tcp and ucx peers must know each other; null: they do not. inproc and shm, which know their peers,
+  // leave it aside. Both sides must have the same kind. No byte of a message leaves, none is taken and no
+  // slot is allocated before the peer has shown what it must.
+  std::shared_ptr<const PeerSecurity> security = nullptr;
 };
 
 // invalid_argument naming the option, its value and its range. `listen` and `connect` call it first.
@@ -165,7 +170,8 @@ class Listener {
   // here and is no error of the listener. One thread.
   virtual Result<std::unique_ptr<Endpoint>> accept() = 0;
   // What differed between our options and those of the peer that was refused last for it; said once. Always
-  // empty for inproc, where the connecting side alone compares. The thread of `accept`.
+  // empty for inproc, where the connecting side alone compares, and where peers must show who they are: one
+  // that has not done so is a stranger, whose options concern nobody. The thread of `accept`.
   virtual std::optional<Error> take_mismatch() { return std::nullopt; }
   // The address that peers use, with the port that the system chose: "tcp://127.0.0.1:43211".
   virtual const std::string& address() const = 0;

@@ -42,6 +42,32 @@ Result<void> match(const Terms& local, std::string_view local_address, const Ter
   return {};
 }
 
+SecurityMode mode_of(const EndpointOptions& options) {
+  return options.security ? options.security->mode() : SecurityMode::none;
+}
+
+// What makes a connection of `mode`, as a remedy names it.
+std::string_view flags_of(SecurityMode mode) {
+  return mode == SecurityMode::key   ? "--peer-key-file"
+         : mode == SecurityMode::tls ? "--peer-tls-certificate, --peer-tls-key and --peer-tls-ca"
+                                     : "";
+}
+
+Result<void> match_security(SecurityMode local, std::string_view local_address, uint32_t theirs,
+                            std::string_view remote_address) {
+  const auto mine = static_cast<uint32_t>(local);
+  if (mine == theirs) return {};
+  const std::string_view missing_here = flags_of(static_cast<SecurityMode>(theirs));
+  const std::string remedy =
+      !missing_here.empty() ? "give this side " + std::string(missing_here) + " as well, or that side none"
+      : theirs == 0         ? "give that side " + std::string(flags_of(local)) + " as well"
+                            : "install the same release on both sides";
+  return make_error(ErrorCode::invalid_argument, "security differs: " + security_name(mine) + " at " +
+                                                     std::string(local_address) + " (this side), " +
+                                                     security_name(theirs) + " at " +
+                                                     std::string(remote_address) + "; " + remedy);
+}
+
 }  // namespace
 
 std::array<std::byte, HelloLayout::kBytes> HelloLayout::encode(const EndpointOptions& options,
@@ -57,6 +83,7 @@ std::array<std::byte, HelloLayout::kBytes> HelloLayout::encode(const EndpointOpt
     store_little_endian<uint64_t>(&bytes[32], terms.silence_us);
   }
   store_little_endian<uint32_t>(&bytes[40], static_cast<uint32_t>(carrier));
+  store_little_endian<uint32_t>(&bytes[44], static_cast<uint32_t>(mode_of(options)));
   return bytes;
 }
 
@@ -82,6 +109,10 @@ Result<void> match_hello(const EndpointOptions& local, std::string_view local_ad
     if (remote.slot_bytes == 0) remote.slot_bytes = ours.slot_bytes;
     if (remote.heartbeat_us == 0) remote.heartbeat_us = ours.heartbeat_us;
     if (remote.silence_us == 0) remote.silence_us = ours.silence_us;
+  }
+  if (remote.version == HelloLayout::kVersion) {
+    TANDEM_TRY(match_security(mode_of(local), local_address, load_little_endian<uint32_t>(&hello[44]),
+                              remote_address));
   }
   TANDEM_TRY(match(ours, local_address, remote, remote_address, local.slot_bytes_remedy));
   const auto theirs = load_little_endian<uint32_t>(&hello[40]);

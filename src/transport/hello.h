@@ -19,9 +19,9 @@ enum class Carrier : uint32_t {
 };
 
 // Little-endian: 0 magic u32 | 4 version u32 | 8 slots_per_channel u32 | 12 zero u32 | 16 slot_bytes u64 |
-// 24 heartbeat_interval in us u64 | 32 silence_limit in us u64 | 40 carrier u32 | 44 zero u32 | 48 the host's
-// token (ucx_path.h) with carrier ucx, else zero. Magic and version keep their places in every version, so
-// that any two releases can name their difference.
+// 24 heartbeat_interval in us u64 | 32 silence_limit in us u64 | 40 carrier u32 | 44 security u32 | 48 the
+// host's token (ucx_path.h) with carrier ucx, else zero. Magic and version keep their places in every
+// version, so that any two releases can name their difference.
 struct HelloLayout {
   static constexpr size_t kBytes = 64;
   static constexpr size_t kHostToken = 48;

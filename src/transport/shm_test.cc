@@ -123,12 +123,62 @@ TEST_F(ShmTest, AStoppedProcessIsSilent) {
 
 TEST_F(ShmTest, OnlyThisUserMayConnectAndThePathGoesWithTheListener) {
   auto listener = std::move(*listen(address_, small_options()));
-  struct stat info{};
+  struct stat info {};
   ASSERT_EQ(stat(path_.c_str(), &info), 0);
   EXPECT_TRUE(S_ISSOCK(info.st_mode));
   EXPECT_EQ(info.st_mode & 0777, 0600u);
   listener.reset();
   EXPECT_NE(access(path_.c_str(), F_OK), 0);
+}
+
+TEST_F(ShmTest, AProcessOfAnotherUserIsRefusedByNameWhereFilesLetItIn) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  testing::internal::CaptureStderr();
+  auto listener = std::move(*listen(address_, small_options()));
+  chmod(path_.c_str(), 0666);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    constexpr uid_t kNobody = 65534;
+    if (setresuid(kNobody, kNobody, kNobody) != 0) _exit(2);
+    // It refuses us as well: who listens is no process of its user.
+    const auto connected = connect(address_, small_options());
+    const bool named = !connected && connected.error().message.find(
+                                         "is a process of user 0, this one is of "
+                                         "user 65534") != std::string::npos;
+    const auto raw = connect_unix(path_);  // whatever it says
+    if (raw) (void)send_packet(raw->get(), HelloLayout::encode(small_options()), {});
+    char byte = 0;
+    if (raw && wait_for_socket(raw->get(), false, now() + kPatience)) (void)recv(raw->get(), &byte, 1, 0);
+    _exit(named && raw ? 0 : 1);
+  }
+  int status = 0;
+  for (const Instant end = now() + kPatience; now() < end && waitpid(child, &status, WNOHANG) == 0;)
+    EXPECT_EQ(accept_one(*listener, std::chrono::milliseconds(10)), nullptr);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(accept_one(*listener, std::chrono::milliseconds(10)), nullptr);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("is a process of user 65534, this one is of user 0; shm is for one user"),
+            std::string::npos)
+      << said;
+}
+
+TEST_F(ShmTest, AFolderThatEverybodyMayChangeIsRefusedByName) {
+  const std::string folder = path_ + ".d";
+  ASSERT_EQ(mkdir(folder.c_str(), 0700), 0);
+  const std::string address = "shm://" + folder + "/x.sock";
+  chmod(folder.c_str(), 0777);
+  const auto refused = listen(address, small_options());
+  ASSERT_FALSE(refused);
+  EXPECT_NE(
+      refused.error().message.find("every user may replace files in " + folder + "; chmod o-w or +t it"),
+      std::string::npos)
+      << refused.error().message;
+  for (const mode_t mode : {01777, 0755}) {
+    chmod(folder.c_str(), mode);
+    EXPECT_TRUE(listen(address, small_options()));
+  }
+  rmdir(folder.c_str());
 }
 
 TEST_F(ShmTest, AListenerDoesNotRemoveThePathOfItsSuccessor) {

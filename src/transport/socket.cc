@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -56,6 +57,32 @@ std::string tcp_name_of_local_end(int socket, std::string_view scheme) {
   address.length = sizeof(address.storage);
   if (getsockname(socket, address.get(), &address.length) != 0) return std::string(scheme) + "://?";
   return tcp_name(address, scheme);
+}
+
+uint64_t host_number(const SocketAddress& address) {
+  if (address.family() == AF_INET)
+    return reinterpret_cast<const sockaddr_in*>(address.get())->sin_addr.s_addr;
+  const in6_addr& host = reinterpret_cast<const sockaddr_in6*>(address.get())->sin6_addr;
+  uint64_t number = 0;
+  if (IN6_IS_ADDR_V4MAPPED(&host)) {
+    std::memcpy(&number, &host.s6_addr[12], 4);
+  } else {
+    std::memcpy(&number, &host.s6_addr[0], sizeof(number));
+  }
+  return number;
+}
+
+size_t whom_to_drop(std::span<const uint64_t> hosts) {
+  size_t oldest = 0;
+  ptrdiff_t most = 0;
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    const ptrdiff_t count = std::ranges::count(hosts, hosts[i]);
+    if (count > most) {
+      most = count;
+      oldest = i;
+    }
+  }
+  return oldest;
 }
 
 Result<Accepted> accept_connection(int listener, const std::string& address) {

@@ -37,6 +37,14 @@ inline constexpr int kAcceptsPerCall = 128;
 // more.
 inline constexpr size_t kMaxHandshakes = 64;
 
+// The host of a tcp peer as a number, for counting: an IPv4 address, or the network half of an IPv6 one,
+// whose other half is its owner's to choose.
+uint64_t host_number(const SocketAddress& address);
+
+// Which of the connections that shake hands makes room for a new one: the oldest of the host that has most.
+// Whoever opens many from one host pushes out its own. `hosts`: of the oldest first, at least one.
+size_t whom_to_drop(std::span<const uint64_t> hosts);
+
 struct Accepted {
   UniqueFd socket;     // non-blocking; none: nobody waits, or who did died while it waited
   SocketAddress peer;  // of a tcp peer

@@ -1,17 +1,16 @@
 #include "transport/tcp.h"
 
-#include <sys/epoll.h>
+#include <poll.h>
 
-#include <array>
-#include <cerrno>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "base/log.h"
+#include "transport/refusal_log.h"
 #include "transport/socket.h"
-#include "transport/system_error.h"
+#include "transport/tcp_acceptor.h"
 #include "transport/tcp_endpoint.h"
-#include "transport/tcp_greeting.h"
+#include "transport/tcp_handshake.h"
 #include "transport/tcp_socket.h"
 
 namespace tandem::tcp {
@@ -19,105 +18,65 @@ namespace {
 
 class TcpListener final : public Listener {
  public:
-  TcpListener(UniqueFd socket, UniqueFd epoll, const EndpointOptions& options)
-      : socket_(std::move(socket)),
-        epoll_(std::move(epoll)),
-        options_(options),
-        address_(tcp_name_of_local_end(socket_.get())) {}
+  TcpListener(TcpAcceptor acceptor, const EndpointOptions& options)
+      : acceptor_(std::move(acceptor)), options_(options) {}
 
-  int fd() const override { return epoll_.get(); }
-  const std::string& address() const override { return address_; }
+  int fd() const override { return acceptor_.fd(); }
+  const std::string& address() const override { return acceptor_.address(); }
   std::optional<Error> take_mismatch() override { return std::exchange(mismatch_, std::nullopt); }
 
   Result<std::unique_ptr<Endpoint>> accept() override {
     TANDEM_TRY(take_connections());
     for (size_t i = 0; i < handshakes_.size();) {
-      const Step step = advance(handshakes_[i]);
-      if (step == Step::waits) {
+      const auto step = handshakes_[i].advance();
+      if (step && !*step) {
         ++i;
         continue;
       }
-      Handshake done = std::move(handshakes_[i]);
-      handshakes_.erase(handshakes_.begin() + static_cast<ptrdiff_t>(i));
-      if (step == Step::refused) continue;
-      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, done.socket.get(), nullptr);
-      auto endpoint = TcpEndpoint::create(std::move(done.socket), done.peer, options_);
+      TcpHandshake done = take(i);
+      auto endpoint = step ? TcpEndpoint::create(done.take_stream(), done.peer(), done.options())
+                           : Result<std::unique_ptr<Endpoint>>(std::unexpected(step.error()));
       if (endpoint) return endpoint;
-      log_warning("refused " + done.peer + ": " + endpoint.error().message);
+      if (!step && step.error().code == ErrorCode::invalid_argument && !options_.security)
+        mismatch_ = step.error();
+      refusals_.add("refused " + done.peer() + " at " + address() + ": " + endpoint.error().message);
     }
     return nullptr;
   }
 
  private:
-  struct Handshake {
-    UniqueFd socket;
-    std::string peer;
-    Instant deadline;
-    std::array<std::byte, kGreetingBytes> greeting;
-    size_t received = 0;
-  };
-  enum class Step { waits, refused, done };
-
   Result<void> take_connections() {
     for (int i = 0; i < kAcceptsPerCall; ++i) {
-      TANDEM_ASSIGN(Accepted taken, accept_connection(socket_.get(), address_));
+      TANDEM_ASSIGN(Accepted taken, acceptor_.next());
       if (taken.none_waits) return {};
       if (!taken.socket) continue;
-      UniqueFd socket = std::move(taken.socket);
-      set_no_delay(socket.get());
+      set_no_delay(taken.socket.get());
       if (handshakes_.size() == kMaxHandshakes) {
-        log_warning("dropped " + handshakes_.front().peer + ": too many connections that say nothing");
-        handshakes_.erase(handshakes_.begin());
+        const TcpHandshake dropped = take(whom_to_drop(hosts_));
+        refusals_.add("dropped " + dropped.peer() + ": too many connections that say nothing");
       }
-      epoll_event event{};
-      event.events = EPOLLIN;
-      epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket.get(), &event);
-      handshakes_.push_back({std::move(socket), tcp_name(taken.peer), now() + options_.connect_limit, {}, 0});
+      acceptor_.watch(taken.socket.get());
+      handshakes_.emplace_back(std::move(taken.socket), ConnectionSide::listening, address(),
+                               tcp_name(taken.peer), options_, now() + options_.connect_limit);
+      hosts_.push_back(host_number(taken.peer));
     }
     return {};
   }
 
-  Step advance(Handshake& handshake) {
-    const auto refuse = [&](const std::string& why) {
-      log_warning("refused " + handshake.peer + " at " + address_ + ": " + why);
-      return Step::refused;
-    };
-    const ssize_t got = recv(handshake.socket.get(), handshake.greeting.data() + handshake.received,
-                             kGreetingBytes - handshake.received, MSG_DONTWAIT);
-    if (got == 0) return refuse("it closed before its hello was complete");
-    if (got < 0) {
-      if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return refuse(system_message(errno));
-      if (now() >= handshake.deadline) return refuse("no hello within the connect_limit");
-      return Step::waits;
-    }
-    handshake.received += static_cast<size_t>(got);
-    if (handshake.received < kGreetingBytes) {
-      // Something else that talks (a browser, a scanner) is not waited for.
-      if (handshake.received >= TcpFrameLayout::kHeaderBytes &&
-          !TcpFrameLayout::decode(std::span(handshake.greeting).first<TcpFrameLayout::kHeaderBytes>())) {
-        return refuse("it does not speak Tandem's transport");
-      }
-      return Step::waits;
-    }
-    // Answered before it is compared: the other side names the difference as well.
-    const auto greeting = make_greeting(options_);
-    const ssize_t sent =
-        send(handshake.socket.get(), greeting.data(), greeting.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    const auto matched = match_greeting(handshake.greeting, options_, address_, handshake.peer,
-                                        Carrier::messages, Unstated::adopted);
-    if (!matched) {
-      if (matched.error().code == ErrorCode::invalid_argument) mismatch_ = matched.error();
-      return refuse(matched.error().message);
-    }
-    if (sent != static_cast<ssize_t>(greeting.size())) return refuse("it did not take our hello");
-    return Step::done;
+  TcpHandshake take(size_t index) {
+    const auto at = static_cast<ptrdiff_t>(index);
+    acceptor_.forget(handshakes_[index].socket());
+    TcpHandshake taken = std::move(handshakes_[index]);
+    handshakes_.erase(handshakes_.begin() + at);
+    hosts_.erase(hosts_.begin() + at);
+    return taken;
   }
 
-  UniqueFd socket_;
-  UniqueFd epoll_;  // the listening socket and those that have not said hello
+  TcpAcceptor acceptor_;
   EndpointOptions options_;
-  std::string address_;
-  std::vector<Handshake> handshakes_;
+  std::vector<TcpHandshake> handshakes_;  // the oldest first
+  std::vector<uint64_t> hosts_;           // of each of them
+  RefusalLog refusals_;
   std::optional<Error> mismatch_;
 };
 
@@ -127,60 +86,35 @@ class TcpConnecting final : public Connecting {
       : connector_(std::move(connector)), whole_("tcp://" + address.rest), options_(options) {}
 
   std::vector<pollfd> waits_for() const override {
-    if (socket_) return {{socket_.get(), POLLIN, 0}};
+    if (handshake_) return {{handshake_->socket(), POLLIN, 0}};
     return {{connector_.socket(), POLLOUT, 0}};
   }
 
   Result<std::unique_ptr<Endpoint>> advance() override {
-    if (!socket_) {
-      TANDEM_ASSIGN(socket_, connector_.advance());
-      if (!socket_) return nullptr;
-      local_ = tcp_name_of_local_end(socket_.get());
-      const auto greeting = make_greeting(options_);
-      // Far below what an empty socket takes at once.
-      const ssize_t sent = send(socket_.get(), greeting.data(), greeting.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-      if (sent != static_cast<ssize_t>(greeting.size()))
-        return failed(ErrorCode::unavailable, "the other side did not take our hello");
+    if (!handshake_) {
+      TANDEM_ASSIGN(UniqueFd socket, connector_.advance());
+      if (!socket) return nullptr;
+      std::string local = tcp_name_of_local_end(socket.get());
+      handshake_.emplace(std::move(socket), ConnectionSide::connecting, std::move(local), whole_, options_,
+                         connector_.deadline());
     }
-    while (received_ < answer_.size()) {
-      const ssize_t got =
-          recv(socket_.get(), answer_.data() + received_, answer_.size() - received_, MSG_DONTWAIT);
-      if (got > 0) {
-        received_ += static_cast<size_t>(got);
-      } else if (got == 0) {
-        return failed(ErrorCode::unavailable, "the other side closed the connection; its log says why");
-      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-        if (now() < connector_.deadline()) return nullptr;
-        return failed(ErrorCode::deadline_exceeded, "no answer within the connect_limit");
-      } else if (errno != EINTR) {
-        return failed(ErrorCode::unavailable, system_message(errno));
-      }
-    }
-    TANDEM_ASSIGN(options_,
-                  adopt_hello(options_, std::span(answer_).subspan(TcpFrameLayout::kHeaderBytes), whole_));
-    TANDEM_TRY(match_greeting(answer_, options_, local_, whole_));
-    return TcpEndpoint::create(std::move(socket_), whole_, options_);
+    TANDEM_ASSIGN(const bool done, handshake_->advance());
+    if (!done) return nullptr;
+    return TcpEndpoint::create(handshake_->take_stream(), whole_, handshake_->options());
   }
 
  private:
-  std::unexpected<Error> failed(ErrorCode code, const std::string& why) const {
-    return make_error(code, "handshake of " + local_ + " with " + whole_ + ": " + why);
-  }
-
   TcpConnector connector_;
   const std::string whole_;
-  EndpointOptions options_;
-  UniqueFd socket_;  // connected, and has said hello
-  std::string local_;
-  std::array<std::byte, kGreetingBytes> answer_;
-  size_t received_ = 0;
+  const EndpointOptions options_;
+  std::optional<TcpHandshake> handshake_;  // once there is a connection
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointOptions& options) {
-  TANDEM_ASSIGN(TcpListenSocket listening, listen_tcp(address));
-  return std::make_unique<TcpListener>(std::move(listening.socket), std::move(listening.epoll), options);
+  TANDEM_ASSIGN(TcpAcceptor acceptor, TcpAcceptor::create(address));
+  return std::make_unique<TcpListener>(std::move(acceptor), options);
 }
 
 Result<std::unique_ptr<Connecting>> connect(const Address& address, const EndpointOptions& options) {

@@ -5,9 +5,9 @@
 
 namespace tandem {
 
-Result<std::unique_ptr<Endpoint>> TcpEndpoint::create(UniqueFd socket, std::string peer_name,
+Result<std::unique_ptr<Endpoint>> TcpEndpoint::create(TcpStream stream, std::string peer_name,
                                                       const EndpointOptions& options) {
-  TANDEM_ASSIGN(auto sender, TcpSender::create(std::move(socket), options));
+  TANDEM_ASSIGN(auto sender, TcpSender::create(std::move(stream), options));
   TANDEM_ASSIGN(auto receiver, TcpReceiver::create(sender, options));
   return std::unique_ptr<Endpoint>(
       new TcpEndpoint(std::move(sender), std::move(receiver), std::move(peer_name), options));
@@ -19,13 +19,14 @@ TcpEndpoint::TcpEndpoint(std::shared_ptr<TcpSender> sender, std::shared_ptr<TcpR
       receiver_(std::move(receiver)),
       peer_name_(std::move(peer_name)),
       options_(options),
+      encrypted_(sender_->stream().encrypted()),
       liveness_(options, now()) {}
 
 EndpointCaps TcpEndpoint::caps() const {
   return {.transport = "tcp",
           .zero_copy = false,
           .max_message_bytes = options_.slot_bytes,
-          .encrypted = false,
+          .encrypted = encrypted_,
           .slots_per_channel = options_.slots_per_channel,
           .heartbeat_interval = options_.heartbeat_interval,
           .silence_limit = options_.silence_limit};
@@ -35,7 +36,7 @@ void TcpEndpoint::lose(PeerState state, const std::string& reason, bool orderly)
   if (peer() != PeerState::alive) return;
   log_lost_peer(peer_name_, state, reason, orderly);
   state_.store(state, std::memory_order_release);
-  if (state == PeerState::silent) reset_at_close(sender_->socket());
+  if (state == PeerState::silent) reset_at_close(sender_->stream().socket());
   sender_->close(false);
 }
 
@@ -91,6 +92,7 @@ bool TcpEndpoint::arm() {
   const PeerState state = peer();
   if (fenced_ || state == PeerState::silent || state == PeerState::broken) return true;
   if (receiver_->has_waiting()) return false;
+  if (state == PeerState::alive && sender_->stream().has_unread()) return false;
   return state != PeerState::alive || sender_->sleep();  // the socket itself wakes by level
 }
 

@@ -15,9 +15,8 @@ namespace tandem {
 
 class TcpEndpoint final : public Endpoint {
  public:
-  // Takes a connected non-blocking socket whose handshake is done. resource_exhausted: no memory for the
-  // slots.
-  static Result<std::unique_ptr<Endpoint>> create(UniqueFd socket, std::string peer_name,
+  // Takes a connection whose handshake is done. resource_exhausted: no memory for the slots.
+  static Result<std::unique_ptr<Endpoint>> create(TcpStream stream, std::string peer_name,
                                                   const EndpointOptions& options);
   ~TcpEndpoint() override { fence(); }
 
@@ -41,6 +40,7 @@ class TcpEndpoint final : public Endpoint {
   std::shared_ptr<TcpReceiver> receiver_;
   std::string peer_name_;
   EndpointOptions options_;
+  const bool encrypted_;
   std::atomic<PeerState> state_ = PeerState::alive;  // written by the poller
 
   // Poller thread.

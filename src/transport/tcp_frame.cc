@@ -52,8 +52,9 @@ Result<TcpFrame> TcpFrameLayout::decode(std::span<const std::byte, kHeaderBytes>
   const bool has_channel = frame.kind == TcpFrameKind::data || frame.kind == TcpFrameKind::credit ||
                            frame.kind == TcpFrameKind::messages_sent;
   const bool may_be_0 = frame.kind == TcpFrameKind::messages_sent;
-  const bool has_value =
-      has_channel || frame.kind == TcpFrameKind::hello || frame.kind == TcpFrameKind::worker_address;
+  const bool has_value = has_channel || frame.kind == TcpFrameKind::hello ||
+                         frame.kind == TcpFrameKind::worker_address || frame.kind == TcpFrameKind::nonce ||
+                         frame.kind == TcpFrameKind::proof;
   if (!has_channel && channel != 0) return bad("kind " + std::to_string(kind) + " with a channel");
   if (!may_be_0 && has_value != (frame.value != 0)) {
     return bad("kind " + std::to_string(kind) + " with value " + std::to_string(frame.value));

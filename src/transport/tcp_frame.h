@@ -19,9 +19,12 @@ enum class TcpFrameKind : uint8_t {
   // Of ucx only, whose messages do not travel on this connection:
   worker_address = 6,  // value: bytes that follow; second and only once in each direction
   messages_sent = 7,   // value: messages that left on the channel since the start; before bye
+  // Behind the hellos where both sides have a key (peer_proof.h), once each in each direction:
+  nonce = 8,  // value: bytes that follow, 32
+  proof = 9,  // value: bytes that follow, 32
 };
 
-inline constexpr uint8_t kLastTcpFrameKind = 7;
+inline constexpr uint8_t kLastTcpFrameKind = 9;
 
 // CRC-32 (reflected 0xedb88320) of what crosses a wire once at start or is short.
 uint32_t crc32(std::span<const std::byte> bytes);

@@ -1,6 +1,5 @@
 #include "transport/tcp_receiver.h"
 
-#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -88,6 +87,9 @@ Result<void> TcpReceiver::take_staged(Progress& progress) {
     switch (frame.kind) {
       case TcpFrameKind::hello:
         return make_error(ErrorCode::data_loss, "tcp frame: a second hello");
+      case TcpFrameKind::nonce:
+      case TcpFrameKind::proof:
+        return make_error(ErrorCode::data_loss, "tcp frame: a proof of the key behind the handshake");
       case TcpFrameKind::worker_address:
       case TcpFrameKind::messages_sent:
         return make_error(
@@ -116,7 +118,7 @@ Result<TcpReceiver::Progress> TcpReceiver::read() {
   Progress progress;
   for (int round = 0; round < kReadsPerPoll && !progress.ended; ++round) {
     std::array<iovec, 2> vectors;
-    int count = 0;
+    size_t count = 0;
     size_t wanted = 0;
     if (in_message_) {  // then staging is empty
       vectors[count++] = {slot_data(partial_) + partial_received_, partial_.bytes - partial_received_};
@@ -124,13 +126,13 @@ Result<TcpReceiver::Progress> TcpReceiver::read() {
     }
     vectors[count++] = {staging_.data() + staged_, kStagingBytes - staged_};
     wanted += kStagingBytes - staged_;
-    const ssize_t got = readv(sender_->socket(), vectors.data(), count);
+    const ssize_t got = sender_->stream().read(std::span(vectors).first(count));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (got <= 0) {
       progress.ended = true;
       progress.reason =
-          got == 0 ? "the connection was closed" : "the connection was lost (" + system_message(errno) + ")";
+          got == 0 ? "the connection was closed" : "the connection was lost (" + why_lost(errno) + ")";
       break;
     }
     progress.heard = true;
@@ -145,6 +147,11 @@ Result<TcpReceiver::Progress> TcpReceiver::read() {
     if (static_cast<size_t>(got) < wanted) break;  // the socket is empty
   }
   return progress;
+}
+
+std::string TcpReceiver::why_lost(int error_number) const {
+  const auto failure = sender_->stream().failure();
+  return failure ? failure->message : system_message(error_number);
 }
 
 std::optional<Incoming> TcpReceiver::next() {

@@ -50,6 +50,7 @@ class TcpReceiver final : public Lease::Owner, public std::enable_shared_from_th
   std::byte* slot_data(const Message& message) const;
   Result<void> begin_message(const TcpFrame& frame);
   Result<void> take_staged(Progress& progress);
+  std::string why_lost(int error_number) const;
 
   std::shared_ptr<TcpSender> sender_;  // for credits; also keeps the socket's epoll alive while leases live
   OwnedBuffer slots_buffer_;

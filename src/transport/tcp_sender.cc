@@ -22,22 +22,22 @@ size_t round_to_cache_line(size_t bytes) {
 
 }  // namespace
 
-Result<std::shared_ptr<TcpSender>> TcpSender::create(UniqueFd socket, const EndpointOptions& options) {
+Result<std::shared_ptr<TcpSender>> TcpSender::create(TcpStream stream, const EndpointOptions& options) {
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{};
   event.events = EPOLLIN;
-  if (!epoll || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, socket.get(), &event) != 0) {
+  if (!epoll || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, stream.socket(), &event) != 0) {
     return make_error(ErrorCode::resource_exhausted,
                       "epoll: " + system_message(errno) + "; raise the limit of open files (ulimit -n)");
   }
   TANDEM_ASSIGN(OwnedBuffer buffer, OwnedBuffer::allocate(kNumChannels * options.slots_per_channel *
                                                           round_to_cache_line(options.slot_bytes)));
   return std::shared_ptr<TcpSender>(
-      new TcpSender(std::move(socket), std::move(epoll), std::move(buffer), options));
+      new TcpSender(std::move(stream), std::move(epoll), std::move(buffer), options));
 }
 
-TcpSender::TcpSender(UniqueFd socket, UniqueFd epoll, OwnedBuffer buffer, const EndpointOptions& options)
-    : socket_(std::move(socket)),
+TcpSender::TcpSender(TcpStream stream, UniqueFd epoll, OwnedBuffer buffer, const EndpointOptions& options)
+    : stream_(std::move(stream)),
       epoll_(std::move(epoll)),
       buffer_(std::move(buffer)),
       slots_(options.slots_per_channel),
@@ -174,7 +174,7 @@ void TcpSender::flush_locked() {
   }
   if (beat_waits_ && queue_.empty()) insert_control({TcpFrameKind::heartbeat, Channel::control, 0});
   beat_waits_ = false;  // anything that is written is a sign of life
-  while (!queue_.empty()) {
+  while (!queue_.empty() || stream_.has_unsent()) {
     std::array<iovec, 2 * kFramesPerWrite> vectors;
     size_t count = 0;
     size_t skip = front_written_;
@@ -188,10 +188,7 @@ void TcpSender::flush_locked() {
       add(queue_[i].header);
       add(queue_[i].payload);
     }
-    msghdr message{};
-    message.msg_iov = vectors.data();
-    message.msg_iovlen = count;
-    const ssize_t written = sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t written = count > 0 ? stream_.write(std::span(vectors).first(count)) : stream_.flush();
     if (written >= 0) {
       advance(static_cast<size_t>(written));
       continue;
@@ -207,7 +204,7 @@ void TcpSender::flush_locked() {
     front_written_ = 0;
     return;
   }
-  watch_writable(!queue_.empty());
+  watch_writable(!queue_.empty() || stream_.has_unsent());
 }
 
 void TcpSender::advance(size_t written) {
@@ -225,30 +222,29 @@ void TcpSender::advance(size_t written) {
 }
 
 void TcpSender::watch_writable(bool wanted) {
-  if (wanted == watching_writable_ || !socket_) return;
+  if (wanted == watching_writable_ || !stream_) return;
   watching_writable_ = wanted;
   epoll_event event{};
   event.events = EPOLLIN | (wanted ? EPOLLOUT : 0u);
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket_.get(), &event);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, stream_.socket(), &event);
 }
 
 void TcpSender::close(bool say_bye) {
   const std::lock_guard lock(mutex_);
-  const int socket = socket_.get();
-  if (socket < 0) return;
+  if (!stream_) return;
   flush_locked();
   if (say_bye && !dead_ && queue_.empty()) {
     const auto bye = TcpFrameLayout::encode({TcpFrameKind::bye, Channel::control, 0});
-    [[maybe_unused]] const ssize_t sent = send(socket, bye.data(), bye.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    [[maybe_unused]] const bool sent = stream_.write_short(bye);
   }
   // Unread bytes would turn the close into a reset, and a reset throws away what is still on the way to the
   // peer.
   std::array<std::byte, 4096> ignored;
-  for (int i = 0; i < 64 && recv(socket, ignored.data(), ignored.size(), MSG_DONTWAIT) > 0; ++i) {
+  for (int i = 0; i < 64 && recv(stream_.socket(), ignored.data(), ignored.size(), MSG_DONTWAIT) > 0; ++i) {
   }
   dead_ = true;
   queue_.clear();
-  socket_.reset();
+  stream_.reset();
 }
 
 }  // namespace tandem

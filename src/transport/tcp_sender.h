@@ -17,14 +17,15 @@
 #include "transport/endpoint.h"
 #include "transport/free_slots.h"
 #include "transport/tcp_frame.h"
+#include "transport/tcp_stream.h"
 #include "transport/unique_fd.h"
 
 namespace tandem {
 
 class TcpSender {
  public:
-  // Takes a connected non-blocking socket whose handshake is done.
-  static Result<std::shared_ptr<TcpSender>> create(UniqueFd socket, const EndpointOptions& options);
+  // Takes a connection whose handshake is done.
+  static Result<std::shared_ptr<TcpSender>> create(TcpStream stream, const EndpointOptions& options);
 
   Result<SendSlot> acquire(Channel channel, size_t bytes);
   // unavailable: the socket is dead (the reader will say so too). The slot is given back.
@@ -33,7 +34,8 @@ class TcpSender {
   // credits have gathered, else by the poller's next flush.
   void give_credit(Channel channel);
 
-  int socket() const { return socket_.get(); }
+  // The reader reads it; everything else is for the sender.
+  TcpStream& stream() { return stream_; }
   int epoll() const { return epoll_.get(); }
   // The peer sent a message: false when it had no credit for it.
   bool take_granted(Channel channel);
@@ -63,13 +65,13 @@ class TcpSender {
     bool starved = false;        // an acquire missed a credit
   };
 
-  TcpSender(UniqueFd socket, UniqueFd epoll, OwnedBuffer buffer, const EndpointOptions& options);
+  TcpSender(TcpStream stream, UniqueFd epoll, OwnedBuffer buffer, const EndpointOptions& options);
   void insert_control(const TcpFrame& frame);
   void flush_locked();
   void advance(size_t written);
   void watch_writable(bool wanted);
 
-  UniqueFd socket_;
+  TcpStream stream_;
   UniqueFd epoll_;  // holds the socket; readable when the poller has work
   OwnedBuffer buffer_;
   const uint32_t slots_;

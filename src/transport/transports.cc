@@ -11,11 +11,11 @@ namespace tandem {
 namespace {
 
 constexpr std::array kTransports{
-    Transport{"inproc", "inproc://name", "threads of one process", inproc::listen, inproc::connect},
-    Transport{"shm", "shm:///path/of/socket", "processes of one user on one host, without copies",
+    Transport{"inproc", "inproc://name", "threads of one process", false, inproc::listen, inproc::connect},
+    Transport{"shm", "shm:///path/of/socket", "processes of one user on one host, without copies", false,
               shm::listen, shm::connect},
-    Transport{"tcp", "tcp://host:port", "processes on any hosts", tcp::listen, tcp::connect},
-    Transport{"ucx", "ucx://host:port", "processes on any hosts, over RDMA and what else UCX finds",
+    Transport{"tcp", "tcp://host:port", "processes on any hosts", true, tcp::listen, tcp::connect},
+    Transport{"ucx", "ucx://host:port", "processes on any hosts, over RDMA and what else UCX finds", true,
               ucx::listen, ucx::connect},
 };
 
@@ -30,6 +30,12 @@ Result<const Transport*> find_transport(const Address& address) {
                                                 "\"; use one of: " + known);
 }
 
+EndpointOptions for_transport(const EndpointOptions& options, const Transport& transport) {
+  EndpointOptions mine = options;
+  if (!transport.strangers) mine.security = nullptr;
+  return mine;
+}
+
 }  // namespace
 
 std::span<const Transport> transports() {
@@ -40,7 +46,7 @@ Result<std::unique_ptr<Listener>> listen(const std::string& address, const Endpo
   TANDEM_TRY(validate(options));
   TANDEM_ASSIGN(const Address parsed, parse_address(address));
   TANDEM_ASSIGN(const Transport* transport, find_transport(parsed));
-  return transport->listen(parsed, options);
+  return transport->listen(parsed, for_transport(options, *transport));
 }
 
 Result<std::unique_ptr<Connecting>> start_connecting(const std::string& address,
@@ -48,7 +54,7 @@ Result<std::unique_ptr<Connecting>> start_connecting(const std::string& address,
   TANDEM_TRY(validate(options));
   TANDEM_ASSIGN(const Address parsed, parse_address(address));
   TANDEM_ASSIGN(const Transport* transport, find_transport(parsed));
-  return transport->connect(parsed, options);
+  return transport->connect(parsed, for_transport(options, *transport));
 }
 
 Result<std::unique_ptr<Endpoint>> connect(const std::string& address, const EndpointOptions& options,

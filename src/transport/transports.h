@@ -17,6 +17,7 @@ struct Transport {
   std::string_view scheme;
   std::string_view form;     // "tcp://host:port"
   std::string_view purpose;  // one line for doctor and help
+  bool strangers = false;    // anybody who reaches the address may call: EndpointOptions::security matters
   Result<std::unique_ptr<Listener>> (*listen)(const Address& address, const EndpointOptions& options);
   Result<std::unique_ptr<Connecting>> (*connect)(const Address& address, const EndpointOptions& options);
 };

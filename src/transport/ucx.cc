@@ -1,14 +1,14 @@
 #include "transport/ucx.h"
 
 #include <poll.h>
-#include <sys/epoll.h>
 
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "base/log.h"
+#include "transport/refusal_log.h"
 #include "transport/socket.h"
+#include "transport/tcp_acceptor.h"
 #include "transport/tcp_socket.h"
 #include "transport/ucx_handshake.h"
 
@@ -17,13 +17,11 @@ namespace {
 
 class UcxListener final : public Listener {
  public:
-  UcxListener(TcpListenSocket listening, const EndpointOptions& options)
-      : listening_(std::move(listening)),
-        options_(options),
-        address_(tcp_name_of_local_end(listening_.socket.get(), "ucx")) {}
+  UcxListener(TcpAcceptor acceptor, const EndpointOptions& options)
+      : acceptor_(std::move(acceptor)), options_(options) {}
 
-  int fd() const override { return listening_.epoll.get(); }
-  const std::string& address() const override { return address_; }
+  int fd() const override { return acceptor_.fd(); }
+  const std::string& address() const override { return acceptor_.address(); }
   std::optional<Error> take_mismatch() override { return std::exchange(mismatch_, std::nullopt); }
 
   Result<std::unique_ptr<Endpoint>> accept() override {
@@ -32,13 +30,11 @@ class UcxListener final : public Listener {
       const int before = handshakes_[i]->ucx_fd();
       const auto step = handshakes_[i]->advance();
       if (step && *step == UcxHandshake::Step::waits) {
-        if (before < 0 && handshakes_[i]->ucx_fd() >= 0) watch(handshakes_[i]->ucx_fd());
+        if (before < 0 && handshakes_[i]->ucx_fd() >= 0) acceptor_.watch(handshakes_[i]->ucx_fd());
         ++i;
         continue;
       }
-      const std::unique_ptr<UcxHandshake> handshake = std::move(handshakes_[i]);
-      handshakes_.erase(handshakes_.begin() + static_cast<ptrdiff_t>(i));
-      forget(*handshake);
+      const std::unique_ptr<UcxHandshake> handshake = take(i);
       if (!step) {
         refuse(handshake->peer(), step.error());
         continue;
@@ -54,42 +50,42 @@ class UcxListener final : public Listener {
  private:
   Result<void> take_connections() {
     for (int i = 0; i < kAcceptsPerCall; ++i) {
-      TANDEM_ASSIGN(Accepted taken, accept_connection(listening_.socket.get(), address_));
+      TANDEM_ASSIGN(Accepted taken, acceptor_.next());
       if (taken.none_waits) return {};
       if (!taken.socket) continue;
       set_no_delay(taken.socket.get());
       if (handshakes_.size() == kMaxHandshakes) {
-        log_warning("dropped " + handshakes_.front()->peer() + ": too many connections that say nothing");
-        forget(*handshakes_.front());
-        handshakes_.erase(handshakes_.begin());
+        const auto dropped = take(whom_to_drop(hosts_));
+        refusals_.add("dropped " + dropped->peer() + ": too many connections that say nothing");
       }
-      watch(taken.socket.get());
-      handshakes_.push_back(std::make_unique<UcxHandshake>(std::move(taken.socket), address_,
-                                                           tcp_name(taken.peer, "ucx"), options_));
+      acceptor_.watch(taken.socket.get());
+      handshakes_.push_back(std::make_unique<UcxHandshake>(std::move(taken.socket), ConnectionSide::listening,
+                                                           address(), tcp_name(taken.peer, "ucx"), options_));
+      hosts_.push_back(host_number(taken.peer));
     }
     return {};
   }
 
   void refuse(const std::string& peer, const Error& error) {
-    if (error.code == ErrorCode::invalid_argument) mismatch_ = error;
-    log_warning("refused " + peer + " at " + address_ + ": " + error.message);
+    if (error.code == ErrorCode::invalid_argument && !options_.security) mismatch_ = error;
+    refusals_.add("refused " + peer + " at " + address() + ": " + error.message);
   }
 
-  void watch(int fd) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    epoll_ctl(listening_.epoll.get(), EPOLL_CTL_ADD, fd, &event);
-  }
-  void forget(const UcxHandshake& handshake) {
-    for (const int fd : {handshake.socket(), handshake.ucx_fd()}) {
-      if (fd >= 0) epoll_ctl(listening_.epoll.get(), EPOLL_CTL_DEL, fd, nullptr);
-    }
+  std::unique_ptr<UcxHandshake> take(size_t index) {
+    const auto at = static_cast<ptrdiff_t>(index);
+    acceptor_.forget(handshakes_[index]->socket());
+    acceptor_.forget(handshakes_[index]->ucx_fd());
+    std::unique_ptr<UcxHandshake> taken = std::move(handshakes_[index]);
+    handshakes_.erase(handshakes_.begin() + at);
+    hosts_.erase(hosts_.begin() + at);
+    return taken;
   }
 
-  TcpListenSocket listening_;
+  TcpAcceptor acceptor_;
   EndpointOptions options_;
-  std::string address_;
-  std::vector<std::unique_ptr<UcxHandshake>> handshakes_;
+  std::vector<std::unique_ptr<UcxHandshake>> handshakes_;  // the oldest first
+  std::vector<uint64_t> hosts_;                            // of each of them
+  RefusalLog refusals_;
   std::optional<Error> mismatch_;
 };
 
@@ -111,12 +107,12 @@ class UcxConnecting final : public Connecting {
       TANDEM_ASSIGN(UniqueFd socket, connector_.advance());
       if (!socket) return nullptr;
       local_ = tcp_name_of_local_end(socket.get(), "ucx");
-      handshake_.emplace(std::move(socket), local_, whole_, options_);
+      handshake_.emplace(std::move(socket), ConnectionSide::connecting, local_, whole_, options_);
     }
     const auto step = handshake_->advance();
     if (!step) {
       return make_error(step.error().code,
-                        step.error().code == ErrorCode::invalid_argument
+                        step.error().code == ErrorCode::invalid_argument && !handshake_->proving()
                             ? step.error().message
                             : "handshake of " + local_ + " with " + whole_ + ": " + step.error().message);
     }
@@ -132,15 +128,25 @@ class UcxConnecting final : public Connecting {
   std::optional<UcxHandshake> handshake_;
 };
 
+// UCX carries the messages, and encrypts nothing.
+Result<void> check_security(const Address& address, const EndpointOptions& options) {
+  if (!options.security || options.security->mode() != SecurityMode::tls) return {};
+  return make_error(ErrorCode::unsupported,
+                    "address ucx://" + address.rest +
+                        ": messages over ucx cannot be encrypted; use tcp:// with TLS, or --peer-key-file");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointOptions& options) {
+  TANDEM_TRY(check_security(address, options));
   TANDEM_TRY(UcxLibrary::get());  // refuse now what no peer could ever use
-  TANDEM_ASSIGN(TcpListenSocket listening, listen_tcp(address));
-  return std::make_unique<UcxListener>(std::move(listening), options);
+  TANDEM_ASSIGN(TcpAcceptor acceptor, TcpAcceptor::create(address));
+  return std::make_unique<UcxListener>(std::move(acceptor), options);
 }
 
 Result<std::unique_ptr<Connecting>> connect(const Address& address, const EndpointOptions& options) {
+  TANDEM_TRY(check_security(address, options));
   TANDEM_TRY(UcxLibrary::get());
   TANDEM_ASSIGN(TcpConnector connector, TcpConnector::start(address, options.connect_limit));
   return std::make_unique<UcxConnecting>(std::move(connector), address, options);

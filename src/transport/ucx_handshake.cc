@@ -54,12 +54,45 @@ Result<void> UcxHandshake::take_greeting() {
   // Either side: a listening one never leaves anything open.
   TANDEM_TRY(match_greeting(std::span(received_).first<kGreetingBytes>(), options_, local_, peer_,
                             Carrier::ucx, Unstated::adopted));
-  HostToken peer_host;
-  std::memcpy(peer_host.data(), received_.data() + TcpFrameLayout::kHeaderBytes + HelloLayout::kHostToken,
-              peer_host.size());
+  const auto hello = std::span<const std::byte>(received_).subspan<TcpFrameLayout::kHeaderBytes>();
+  std::memcpy(peer_host_.data(), hello.data() + HelloLayout::kHostToken, peer_host_.size());
+  if (!options_.security) {
+    received_.clear();
+    return make_connection();
+  }
+  proof_.emplace(options_.security, side_, std::span(greeting_).last<HelloLayout::kBytes>(),
+                 hello.first<HelloLayout::kBytes>());
   received_.clear();
+  phase_ = Phase::proof;
+  TANDEM_ASSIGN(const auto nonce, proof_->nonce());
+  return send(nonce);
+}
+
+// The proofs of the key, before anything is made for the peer.
+Result<bool> UcxHandshake::take_proof() {
+  while (!proof_->done()) {
+    TANDEM_ASSIGN(bool whole, receive(TcpFrameLayout::kHeaderBytes));
+    if (!whole) return false;
+    TANDEM_TRY(proof_->check_head(std::span(received_).first<TcpFrameLayout::kHeaderBytes>()));
+    TANDEM_ASSIGN(whole, receive(PeerProof::kFrameBytes));
+    if (!whole) return false;
+    const auto step = proof_->take(std::span(received_).first<PeerProof::kFrameBytes>());
+    received_.clear();
+    if (!step) {
+      // Whoever is refused learns that it was, and nothing else.
+      [[maybe_unused]] const auto told =
+          send(TcpFrameLayout::encode({TcpFrameKind::bye, Channel::control, 0}));
+      return std::unexpected(step.error());
+    }
+    if (step->send) TANDEM_TRY(send(step->answer));
+  }
+  TANDEM_TRY(make_connection());
+  return true;
+}
+
+Result<void> UcxHandshake::make_connection() {
   phase_ = Phase::address;
-  TANDEM_ASSIGN(path_, ucx_path_of(socket_.get(), peer_host));
+  TANDEM_ASSIGN(path_, ucx_path_of(socket_.get(), peer_host_));
   log_debug("ucx: " + local_ + " with " + peer_ + " over " + path_.text());
   TANDEM_ASSIGN(connection_, UcxConnection::create(options_, path_));
   TANDEM_ASSIGN(const UcxLibrary* library, UcxLibrary::get());
@@ -124,11 +157,11 @@ Result<UcxHandshake::Step> UcxHandshake::advance() {
   if (!greeted_) {
     // Sent before the other one is compared: both sides name a difference.
     greeted_ = true;
-    auto greeting = make_greeting(options_, Carrier::ucx);
+    greeting_ = make_greeting(options_, Carrier::ucx);
     const HostToken host = host_token();
-    std::memcpy(greeting.data() + TcpFrameLayout::kHeaderBytes + HelloLayout::kHostToken, host.data(),
+    std::memcpy(greeting_.data() + TcpFrameLayout::kHeaderBytes + HelloLayout::kHostToken, host.data(),
                 host.size());
-    TANDEM_TRY(send(greeting));
+    TANDEM_TRY(send(greeting_));
   }
   if (phase_ == Phase::greeting) {
     TANDEM_ASSIGN(const bool complete, receive(kGreetingBytes));
@@ -140,6 +173,9 @@ Result<UcxHandshake::Step> UcxHandshake::advance() {
     if (complete) TANDEM_TRY(take_greeting());
   }
   bool goes_on = phase_ != Phase::greeting;
+  if (goes_on && phase_ == Phase::proof) {
+    TANDEM_ASSIGN(goes_on, take_proof());
+  }
   if (goes_on && phase_ == Phase::address) {
     TANDEM_ASSIGN(goes_on, take_address());
   }

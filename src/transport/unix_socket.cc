@@ -49,7 +49,7 @@ int connect_once(int socket, const sockaddr_un& address) {
 
 // Makes the path free: removes what a dead process left, refuses everything else that is there.
 Result<void> clear_path(const std::string& path, const sockaddr_un& address) {
-  struct stat info{};
+  struct stat info {};
   if (lstat(path.c_str(), &info) != 0) return {};  // free, or bind will say what is wrong
   if (!S_ISSOCK(info.st_mode)) return bad_path(path, "exists and is not a socket; choose another path");
   TANDEM_ASSIGN(const UniqueFd probe, new_socket());
@@ -76,6 +76,14 @@ Result<UnixListenSocket> UnixListenSocket::bind(const std::string& path) {
   if (!lock)
     return bad_path(path,
                     "folder " + folder + ": " + system_message(errno) + "; create it, or choose another");
+  struct stat folder_info {};
+  // Anybody could put a socket of his own in the place of ours; the peer would refuse it (it is not this
+  // user's), and find nobody else.
+  if (fstat(lock.get(), &folder_info) == 0 && (folder_info.st_mode & S_IWOTH) != 0 &&
+      (folder_info.st_mode & S_ISVTX) == 0) {
+    return bad_path(path,
+                    "every user may replace files in " + folder + "; chmod o-w or +t it, or choose another");
+  }
   while (flock(lock.get(), LOCK_EX) != 0 && errno == EINTR) {
   }
   TANDEM_TRY(clear_path(path, address));
@@ -86,7 +94,7 @@ Result<UnixListenSocket> UnixListenSocket::bind(const std::string& path) {
     return bad_path(path, system_message(errno) + "; choose a folder that this user may write to");
   }
   result.path_ = path;
-  struct stat info{};
+  struct stat info {};
   if (lstat(path.c_str(), &info) == 0) {
     result.device_ = info.st_dev;
     result.inode_ = info.st_ino;
@@ -96,7 +104,7 @@ Result<UnixListenSocket> UnixListenSocket::bind(const std::string& path) {
 }
 
 UnixListenSocket::~UnixListenSocket() {
-  struct stat info{};
+  struct stat info {};
   if (!socket_ || lstat(path_.c_str(), &info) != 0) return;
   if (info.st_dev == device_ && info.st_ino == inode_) unlink(path_.c_str());
 }

@@ -21,7 +21,8 @@ namespace tandem {
 class UnixListenSocket {
  public:
   // A path left over by a process that ended is replaced. invalid_argument: something lives there, the path
-  // is something else, is too long or not absolute, or the folder is missing or closed to us.
+  // is something else, is too long or not absolute, or the folder is missing, closed to us or open to
+  // everybody (world-writable without the sticky bit).
   static Result<UnixListenSocket> bind(const std::string& path);
   UnixListenSocket(UnixListenSocket&& other) noexcept = default;
   UnixListenSocket& operator=(UnixListenSocket&& other) = delete;
