@@ -55,6 +55,8 @@ struct RemoteFfnOptions {
   Duration reply_limit = std::chrono::seconds(60);
   Duration heartbeat_interval = EndpointOptions{}.heartbeat_interval;
   Duration silence_limit = EndpointOptions{}.silence_limit;
+  // How peers must know each other over tcp and ucx; null: not at all.
+  std::shared_ptr<const PeerSecurity> security = nullptr;
   // There is a CPU for the I/O thread beside the compute threads: it looks for the next reply for a bounded
   // time before it sleeps (transport/idle_spin.h).
   bool may_spin = false;

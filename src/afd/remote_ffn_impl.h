@@ -52,6 +52,7 @@ struct RemoteFfn::Impl {
     endpoint_options.heartbeat_interval = options.heartbeat_interval;
     endpoint_options.silence_limit = options.silence_limit;
     endpoint_options.adopt = !options.states_settings;
+    endpoint_options.security = options.security;
     endpoint_options.connect_limit = std::min(kLongestConnect, options.handshake_limit);
     completions.reserve(options.max_in_flight);
   }

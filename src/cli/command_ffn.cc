@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/deployment.h"
 #include "cli/ffn_host.h"
+#include "cli/peer_settings.h"
 #include "cli/rank_setup.h"
 #include "cli/reload_on_hangup.h"
 #include "cli/stop_signal.h"
@@ -31,7 +32,7 @@ Result<int> run_settled_ffn(Settings& settings) {
   // The host goes after the signal's thread, which may be reporting.
   std::unique_ptr<FfnHost> host;
   StopSignal stop(settings.reload != nullptr);
-  TANDEM_TRY(check_listen_address(settings, "afd.listen", settings.afd.listen));
+  TANDEM_TRY(check_listen_address(settings.afd, "afd.listen", settings.afd.listen));
   TANDEM_ASSIGN(host, FfnHost::create(settings, settings.afd.listen, 1));
   // Whoever started this rank asks for its counts now and then (RankProcesses::counters).
   stop.on_report([&settings, &host] {

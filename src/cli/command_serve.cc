@@ -11,6 +11,7 @@
 #include "cli/gsm8k.h"
 #include "cli/http_front.h"
 #include "cli/model_folder.h"
+#include "cli/peer_settings.h"
 #include "cli/rank_setup.h"
 #include "cli/reload_on_hangup.h"
 #include "cli/stop_signal.h"
@@ -39,7 +40,7 @@ Result<int> serve_in_front(Settings& settings) {
 // The engine here, HTTP on fronts elsewhere.
 Result<int> serve_fronts(Settings& settings) {
   StopSignal stop(settings.reload != nullptr);
-  TANDEM_TRY(check_listen_address(settings, "afd.attention_listen", settings.afd.attention_listen));
+  TANDEM_TRY(check_listen_address(settings.afd, "afd.attention_listen", settings.afd.attention_listen));
   TANDEM_ASSIGN(const std::unique_ptr<AttentionHost> host,
                 AttentionHost::create(settings, settings.afd.ffn, settings.afd.attention_listen, 1));
   if (settings.json) {

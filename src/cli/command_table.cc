@@ -199,7 +199,9 @@ std::vector<Command> make_commands() {
        of_measure({"measure.weights", "measure.filter", "engine.huge_pages"}),
        {},
        "",
-       [](Settings& settings) { settings.measure.batch = {"1", "16", "512"}; },
+       [](Settings& settings) {
+         settings.measure.batch = {"1", "16", "512"};
+       },
        run_bench_kernels});
   table.push_back(
       {"bench moe",
@@ -212,7 +214,9 @@ std::vector<Command> make_commands() {
        of_measure({"measure.weights", "measure.expert_weights", "measure.layers"}),
        {},
        "",
-       [](Settings& settings) { settings.measure.batch = {"1", "8", "32", "512"}; },
+       [](Settings& settings) {
+         settings.measure.batch = {"1", "8", "32", "512"};
+       },
        run_bench_moe});
   table.push_back(
       {"bench attention",
@@ -372,7 +376,8 @@ std::vector<Command> make_commands() {
        "What each FFN rank would hold of the experts: --num-ffn-ranks 4 --placement slice --connector "
        "m2n\n--compute-gate-on-attention",
        {"model", "config", "json", "engine.log_level", "engine.kv_cache_dtype", "afd."},
-       {"afd.ffn", "afd.listen", "afd.role", "afd.connect_timeout_s", "afd.ffn_rank", "afd.insecure"},
+       {"afd.ffn", "afd.listen", "afd.role", "afd.connect_timeout_s", "afd.ffn_rank", "afd.insecure",
+        "afd.peer_key_file", "afd.peer_tls_certificate", "afd.peer_tls_key", "afd.peer_tls_ca"},
        "model",
        {},
        run_inspect});

@@ -16,6 +16,7 @@
 #include "cli/ffn_host.h"
 #include "cli/front_host.h"
 #include "cli/model_folder.h"
+#include "cli/peer_settings.h"
 #include "cli/rank_processes.h"
 #include "transport/reserved_port.h"
 
@@ -103,6 +104,8 @@ std::vector<std::string> shared_arguments(const Settings& settings, int threads)
 std::vector<std::string> with_shared(std::vector<std::string> own, const Settings& settings, int threads) {
   const std::vector<std::string> shared = shared_arguments(settings, threads);
   own.insert(own.end(), shared.begin(), shared.end());
+  const std::vector<std::string> peers = peer_arguments(settings.afd);
+  own.insert(own.end(), peers.begin(), peers.end());
   if (!settings.engine.weights_report.empty())
     own.push_back("--weights-report=" + settings.engine.weights_report);
   return own;
@@ -125,8 +128,11 @@ std::vector<std::string> attention_arguments(const Settings& settings, const std
                                              const std::string& address, int64_t rank, int threads) {
   const ServingSettings& serving = settings.serving;
   return with_shared(
-      {"attention", "--ffn=" + ffn_addresses, "--attention-listen=" + address,
-       "--attention-rank=" + std::to_string(rank), "--max-num-seqs=" + std::to_string(serving.max_num_seqs),
+      {"attention",
+       "--ffn=" + ffn_addresses,
+       "--attention-listen=" + address,
+       "--attention-rank=" + std::to_string(rank),
+       "--max-num-seqs=" + std::to_string(serving.max_num_seqs),
        "--max-num-batched-tokens=" + std::to_string(serving.max_num_batched_tokens),
        "--max-context-tokens=" + std::to_string(serving.max_context_tokens),
        "--kv-cache-tokens=" + std::to_string(serving.kv_cache_tokens),

@@ -16,6 +16,7 @@
 #include "cli/compute.h"
 #include "cli/drafts.h"
 #include "cli/model_folder.h"
+#include "cli/peer_settings.h"
 #include "cli/stop_signal.h"
 #include "cli/synthetic_kv.h"
 #include "model/model.h"
@@ -106,6 +107,7 @@ struct EngineHost::Impl {
   std::unique_ptr<Model> model;
   std::unique_ptr<AttentionWorker> worker;  // last: it stops before what it uses goes
   RankFacts facts;
+  std::shared_ptr<const PeerSecurity> security;  // of the connections to FFN ranks
 
   Status load(const Settings& settings, const Placement& placement, bool colocated) {
     LoadOptions options;
@@ -140,6 +142,7 @@ struct EngineHost::Impl {
     options.remote.attention_rank = static_cast<uint32_t>(facts.rank);
     TANDEM_ASSIGN(options.remote.settings,
                   split_settings(settings.model, config, placement, compute->table()));
+    options.remote.security = security;
     options.remote.start_limit = std::chrono::seconds(settings.afd.connect_timeout_s);
     options.remote.give_up = &StopSignal::requested();
     options.remote.may_spin =
@@ -289,6 +292,9 @@ Result<std::unique_ptr<EngineHost>> EngineHost::create(const Settings& settings,
   auto impl = std::make_unique<Impl>();
   const Placement placement = Placement::from(settings);
   const bool colocated = ffn_addresses.empty();
+  if (!colocated) {
+    TANDEM_ASSIGN(impl->security, peer_security(settings.afd));  // before the weights are read
+  }
   TANDEM_ASSIGN(impl->config, read_model_config(settings.model));
   TANDEM_TRY(check_model_options(impl->config, model_options(settings)));
   TANDEM_TRY(settle_drafts(settings, impl->config));

@@ -9,6 +9,7 @@
 #include "cli/compute.h"
 #include "cli/drafts.h"
 #include "cli/model_folder.h"
+#include "cli/peer_settings.h"
 #include "ffn/ffn_worker.h"
 #include "model/model.h"
 
@@ -104,6 +105,7 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
   auto impl = std::make_unique<Impl>();
   const Placement placement = Placement::from(settings);
   TANDEM_TRY(check_addresses(settings.afd));
+  TANDEM_ASSIGN(const auto security, peer_security(settings.afd));  // before the weights are read
   TANDEM_ASSIGN(impl->config, read_model_config(settings.model));
   TANDEM_TRY(settle_drafts(settings, impl->config));
   TANDEM_ASSIGN(impl->compute, Compute::create(settings, threads_for(settings, roles)));
@@ -137,6 +139,7 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
                 split_settings(settings.model, impl->config, placement, impl->compute->table()));
   options.ffn_addresses = settings.afd.ffn;
   options.on_start = [compute = impl->compute.get()] { compute->pool().bind_caller(); };
+  options.security = security;
   options.exchange = exchange_kind(settings.afd.exchange);
   options.pieces = held_pieces(moe_layers(impl->config, impl->weights), {rank, 0});
   options.may_spin = io_may_spin(impl->compute->pool().threads(), roles, 1);

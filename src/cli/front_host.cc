@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "cli/compute.h"
+#include "cli/peer_settings.h"
 #include "cli/stop_signal.h"
 #include "model/model_weights.h"
 #include "serving/engine_front.h"
@@ -85,6 +86,7 @@ Result<std::unique_ptr<AttentionHost>> AttentionHost::create(const Settings& set
   impl->facts = impl->engine->facts();
   EngineServerOptions options;
   options.listen_address = address;
+  TANDEM_ASSIGN(options.security, peer_security(settings.afd));
   TANDEM_ASSIGN(options.identity,
                 identity_of(settings, "attention", static_cast<uint32_t>(impl->facts.rank)));
   options.identity.told = {{"pid", std::to_string(impl->facts.pid)},
@@ -116,6 +118,7 @@ Result<std::unique_ptr<FrontHost>> FrontHost::connect(const Settings& settings,
   impl->addresses = addresses;
   EngineFrontOptions options;
   options.addresses = addresses;
+  TANDEM_ASSIGN(options.security, peer_security(settings.afd));
   TANDEM_ASSIGN(options.identity, identity_of(settings, "front", 0));
   options.start_limit = std::chrono::seconds(settings.afd.connect_timeout_s);
   options.give_up = &StopSignal::requested();

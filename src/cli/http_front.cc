@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "cli/peer_settings.h"
 #include "cli/reload_on_hangup.h"
 
 namespace tandem {
@@ -122,6 +123,12 @@ Result<std::unique_ptr<ApiServer>> start_server(const Settings& settings) {
   http.tls_certificate_file = serving.ssl_certfile;
   http.tls_key_file = serving.ssl_keyfile;
   TANDEM_ASSIGN(http.access, access_of(serving));
+  // Clients of this API expect to be served without a key unless one is set, on any address: said, not
+  // refused.
+  if (!is_loopback(serving.host) && http.access.api_keys.empty()) {
+    log_warning("serving.host: other hosts reach " + serving.host +
+                " and no key is asked for: who reaches it is served; --api-key-file FILE asks for one");
+  }
   TANDEM_ASSIGN(std::unique_ptr<ApiServer> server, ApiServer::start(std::move(options)));
   tell(settings, "listening", server->url());
   server->set_progress("reading the model", 0);

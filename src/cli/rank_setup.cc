@@ -47,16 +47,4 @@ Result<std::string> settle_rank(Settings& settings, const std::string& role) {
   return answer.role;
 }
 
-Status check_listen_address(const Settings& settings, const std::string& key, const std::string& address) {
-  const bool local = address.starts_with("shm://") || address.starts_with("inproc://") ||
-                     address.find("//127.") != std::string::npos ||
-                     address.find("//localhost:") != std::string::npos ||
-                     address.find("//[::1]:") != std::string::npos || address.starts_with("127.") ||
-                     address.starts_with("localhost:");
-  if (local || settings.afd.insecure) return {};
-  return make_error(ErrorCode::invalid_argument, key + ": " + address +
-                                                     " is reachable from other hosts and peers do not "
-                                                     "authenticate; say --insecure on a trusted network");
-}
-
 }  // namespace tandem

@@ -14,7 +14,4 @@ namespace tandem {
 // rank came from; sets the log's name ("ffn1"). Returns the role.
 Result<std::string> settle_rank(Settings& settings, const std::string& role);
 
-// Peers do not authenticate yet: an address that strangers can reach is refused unless afd.insecure.
-Status check_listen_address(const Settings& settings, const std::string& key, const std::string& address);
-
 }  // namespace tandem

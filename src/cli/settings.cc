@@ -6,6 +6,7 @@
 #include "afd/connector.h"
 #include "attention/speculation.h"
 #include "cli/load_profile.h"
+#include "cli/peer_settings.h"
 #include "cli/support.h"
 
 namespace tandem {
@@ -213,9 +214,7 @@ OptionSet Settings::declare() {
            "Rows of the decode programs of graph mode, ascending; a step with more rows runs eager.");
   set.integer("afd.connect_timeout_s", afd.connect_timeout_s, 1, 86400,
               "How long attention waits for its FFN ranks at start, in seconds.");
-  set.boolean(
-      "afd.insecure", afd.insecure,
-      "Let an FFN rank listen on an address other than loopback although peers do not authenticate yet.");
+  declare_peer_settings(set, afd);
   set.boolean(
       "afd.keep_serving", afd.keep_serving,
       "An FFN rank goes on although its first client has other settings; else both end with status 2.");
@@ -463,6 +462,7 @@ Result<void> validate(const Settings& settings) {
                   std::to_string(afd.expert_slices) + " with afd.placement " + afd.placement,
                   "0, or afd.placement: hybrid");
   }
+  TANDEM_TRY(validate_peer_settings(settings));
   if (settings.engine.synthetic_kv && settings.engine.speculative == "on")
     return refuse("engine.synthetic_kv", "true with engine.speculative on", "engine.speculative: off");
   TANDEM_TRY(settings.capture_sizes());

@@ -54,6 +54,9 @@ struct AfdSettings {
   std::vector<std::string> capture_sizes = {"8", "16", "32", "64", "128"};
   int64_t connect_timeout_s = 300;
   bool insecure = false;
+  // How peers show who they are, cli/peer_settings.h; empty: not at all.
+  std::string peer_key_file;
+  std::string peer_tls_certificate, peer_tls_key, peer_tls_ca;
   bool keep_serving = false;
 };
 

@@ -27,6 +27,7 @@ Result<std::unique_ptr<ExchangeLinks>> ExchangeLinks::start(const ExchangeLinksO
   remote.max_in_flight = options.max_in_flight;
   remote.heartbeat_interval = options.heartbeat_interval;
   remote.silence_limit = options.silence_limit;
+  remote.security = options.security;
   remote.notify = options.notify;
   exchange->scratch_.reserve(options.settings.num_ffn_ranks, options.max_rows, options.settings.top_k);
   TANDEM_TRY(exchange->links_.start(remote, options.rank));

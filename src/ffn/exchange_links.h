@@ -33,7 +33,8 @@ struct ExchangeLinksOptions {
   uint32_t max_in_flight = 64;       // groups that wait for others
   uint32_t max_rows = kMaxTileRows;  // of one call of take_own
   Duration heartbeat_interval{}, silence_limit{};
-  std::function<void()> notify;  // an answer came: see RemoteFfnOptions
+  std::shared_ptr<const PeerSecurity> security = nullptr;  // as the worker's own
+  std::function<void()> notify;                            // an answer came: see RemoteFfnOptions
 };
 
 class ExchangeLinks {

@@ -54,6 +54,7 @@ Status FfnWorker::Impl::start_exchange() {
   links.max_rows = max_group_rows();
   links.heartbeat_interval = options.heartbeat_interval;
   links.silence_limit = options.silence_limit;
+  links.security = options.security;
   links.notify = [this] { queue.wake(); };
   TANDEM_ASSIGN(exchange, ExchangeLinks::start(links));
   TANDEM_ASSIGN(homes, HomeGroups::create(settings, options.exchange, *exchange,
@@ -75,6 +76,7 @@ Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& opt
   EndpointOptions endpoint = options.settings.endpoint_options(options.slots_per_channel);
   endpoint.heartbeat_interval = options.heartbeat_interval;
   endpoint.silence_limit = options.silence_limit;
+  endpoint.security = options.security;
   TANDEM_ASSIGN(std::unique_ptr<Listener> listener, listen(options.listen_address, endpoint));
   TANDEM_ASSIGN(Poller poller, Poller::create());
   TANDEM_TRY(poller.add(listener->fd(), Impl::kListenerKey));

@@ -44,6 +44,8 @@ struct FfnWorkerOptions {
   Duration hello_limit = std::chrono::seconds(5);  // for a connection to finish its handshake
   Duration heartbeat_interval = EndpointOptions{}.heartbeat_interval;
   Duration silence_limit = EndpointOptions{}.silence_limit;
+  // How clients and other FFN ranks must show who they are over tcp and ucx; null: not at all.
+  std::shared_ptr<const PeerSecurity> security = nullptr;
   // There is a CPU for the I/O thread beside the compute threads: it looks for the next request for a bounded
   // time before it sleeps (transport/idle_spin.h).
   bool may_spin = false;

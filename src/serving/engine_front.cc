@@ -62,6 +62,7 @@ Result<std::unique_ptr<EngineFront>> EngineFront::connect(const EngineFrontOptio
     remote.rank = rank;
     remote.identity = options.identity;
     remote.silence_limit = options.silence_limit;
+    remote.security = options.security;
     TANDEM_ASSIGN(std::unique_ptr<RemoteEngine> started, RemoteEngine::start(remote));
     impl->starting.push_back(std::move(started));
   }

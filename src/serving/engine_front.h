@@ -18,6 +18,8 @@ struct EngineFrontOptions {
   Duration start_limit = std::chrono::minutes(30);  // they read their weights, and may be started later
   const std::atomic<bool>* give_up = nullptr;       // set by a signal handler: ends the waiting (cancelled)
   Duration silence_limit = EndpointOptions{}.silence_limit;
+  // How peers must know each other over tcp and ucx; null: not at all.
+  std::shared_ptr<const PeerSecurity> security = nullptr;
 };
 
 class EngineFront {

@@ -353,9 +353,9 @@ EngineServer::~EngineServer() {
 }
 
 Result<std::unique_ptr<EngineServer>> EngineServer::start(EngineServerOptions options, Engine& engine) {
-  TANDEM_ASSIGN(std::unique_ptr<Listener> listener,
-                listen(options.listen_address,
-                       engine_endpoint_options(options.heartbeat_interval, options.silence_limit)));
+  EndpointOptions endpoint = engine_endpoint_options(options.heartbeat_interval, options.silence_limit);
+  endpoint.security = options.security;
+  TANDEM_ASSIGN(std::unique_ptr<Listener> listener, listen(options.listen_address, endpoint));
   TANDEM_ASSIGN(Poller poller, Poller::create());
   TANDEM_TRY(poller.add(listener->fd(), kListenerKey));
   auto impl = std::make_unique<Impl>(std::move(options), engine, std::move(listener), std::move(poller));

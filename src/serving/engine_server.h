@@ -28,6 +28,8 @@ struct EngineServerOptions {
   Duration state_interval = std::chrono::milliseconds(100);
   Duration heartbeat_interval = EndpointOptions{}.heartbeat_interval;
   Duration silence_limit = EndpointOptions{}.silence_limit;
+  // How peers must know each other over tcp and ucx; null: not at all.
+  std::shared_ptr<const PeerSecurity> security = nullptr;
 };
 
 class EngineServer {

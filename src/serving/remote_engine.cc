@@ -19,6 +19,7 @@ RemoteEngine::Impl::Impl(const RemoteEngineOptions& given, Poller poller)
       label(fmt::format("attention rank {} at {}", given.rank, given.address)),
       endpoint_options(engine_endpoint_options(given.heartbeat_interval, given.silence_limit)),
       bell(std::make_shared<EngineBell>(std::move(poller))) {
+  endpoint_options.security = options.security;
   endpoint_options.connect_limit = std::min(kLongestConnect, options.handshake_limit);
 }
 

@@ -27,6 +27,8 @@ struct RemoteEngineOptions {
   Duration reconnect_interval = std::chrono::milliseconds(100);
   Duration heartbeat_interval = EndpointOptions{}.heartbeat_interval;
   Duration silence_limit = EndpointOptions{}.silence_limit;
+  // How peers must know each other over tcp and ucx; null: not at all.
+  std::shared_ptr<const PeerSecurity> security = nullptr;
 };
 
 class RemoteEngine final : public Engine {
