@@ -133,9 +133,9 @@ class FfnRank:
         self.log = (directory / f"ffn-{time.monotonic_ns()}.log").open("w")
         self.process = subprocess.Popen([*prefix, BINARY, "ffn", "--model", str(ARITH), "--listen", address, "--json", *flags],
                                         stdout=subprocess.PIPE, stderr=self.log, text=True)
-        facts = json.loads(self.process.stdout.readline())
-        self.address = facts["address"]
-        assert facts["rank"] == rank
+        self.facts = json.loads(self.process.stdout.readline())
+        self.address = self.facts["address"]
+        assert self.facts["rank"] == rank
 
     def kill(self, how=signal.SIGKILL):
         self.process.send_signal(how)

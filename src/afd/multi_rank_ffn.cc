@@ -93,7 +93,7 @@ struct MultiRankFfn::Impl {
     if (!to_owners(RowClass::decode)) return {};
     const uint32_t rows = options.settings.capture_sizes.back();
     for (size_t i = 0; i < std::min(pending.size(), kPreparedRequests); ++i) {
-      pending[i].prepared.reserve(links.size(), rows, options.settings.top_k);
+      pending[i].prepared.reserve(links.size(), rows, options.settings.top_k, options.settings.num_experts);
       for (PendingPart& part : pending[i].parts) TANDEM_TRY(make_room(part.sums, rows));
     }
     return {};
@@ -176,7 +176,8 @@ struct MultiRankFfn::Impl {
 
   Status send_to_owners(PendingRequest& entry) {
     const auto& routing = std::get<RoutingView>(entry.request.routing);
-    TANDEM_TRY(dispatcher->prepare(entry.request.layer, entry.request.rows, routing, entry.prepared));
+    TANDEM_TRY(dispatcher->prepare(entry.request.layer, entry.request.rows, routing, entry.prepared,
+                                   options.replica_choice));
     const auto has_rows = [](const DispatchPart& part) { return !part.rows.empty(); };
     // One rank has all rows: its answer is the result.
     entry.adds_up = std::ranges::count_if(entry.prepared.parts, has_rows) != 1;

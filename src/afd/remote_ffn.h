@@ -23,6 +23,7 @@
 #include "afd/topology.h"
 #include "moe/expert_map.h"
 #include "moe/ffn_port.h"
+#include "moe/replica_choice.h"
 
 namespace tandem {
 
@@ -43,6 +44,8 @@ struct RemoteFfnOptions {
   // A client of somebody's pool, which learned `settings` from it: hellos leave everything to the rank, so
   // that one that comes back with others is refused here by name, and does not end itself for it.
   bool states_settings = true;
+  // How this side chooses replicas where it dispatches (m2n). Its own affair: a part says what it is.
+  ReplicaChoice replica_choice = ReplicaChoice::by_row;
   uint32_t slots_per_channel = 8;  // credits in each direction: two lanes of tiles with room to spare
   uint32_t max_in_flight = 256;    // requests; `submit` answers would_block beyond
   // How long `create` waits for FFN ranks: they load most of the weights and may be started later.

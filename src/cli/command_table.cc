@@ -36,7 +36,7 @@ std::vector<Command> make_commands() {
   const std::vector<std::string> split_only_addresses = {
       "afd.attention",     "afd.attention_listen",    "afd.attention_rank", "afd.listen",
       "afd.ffn",           "afd.ffn_address_pattern", "afd.role",           "afd.ffn_rank",
-      "afd.num_ffn_ranks", "afd.num_attention_ranks", "afd.keep_serving"};
+      "afd.num_ffn_ranks", "afd.num_attention_ranks", "afd.keep_serving",   "afd.metrics_listen"};
 
   // What a command that answers one set of prompts and ends has no use for.
   std::vector<std::string> of_a_server = split_only_addresses;
@@ -78,7 +78,8 @@ std::vector<Command> make_commands() {
                    "tcp://10.0.0.2:7000,tcp://10.0.0.3:7000\n"
                    "For a front: --attention-listen tcp://127.0.0.1:7100 (tandem serve --attention ...)",
                    with({"afd.", "serving.", "vllm."}),
-                   {"afd.attention", "afd.listen", "afd.role", "afd.ffn_rank", "afd.keep_serving"},
+                   {"afd.attention", "afd.listen", "afd.role", "afd.ffn_rank", "afd.keep_serving",
+                    "afd.metrics_listen"},
                    "model",
                    {},
                    run_attention});
@@ -313,6 +314,22 @@ std::vector<Command> make_commands() {
        "",
        {},
        run_bench_transport});
+  table.push_back(
+      {"bench sharing",
+       "measure many clients on one pool of experts: merged, first in first out, colocated, beside a flood",
+       "An FFN rank of this process over random experts, and clients that each have one request under way; no "
+       "attention is\ncomputed. The arms take turns in slices. A token is a row through all layers; bytes are "
+       "those of the experts that\ncalls read. The first arm is what the others' x is of. Clients and pool share "
+       "the CPUs.\n"
+       "Examples: tandem bench sharing\n"
+       "          tandem bench sharing --arms merge,colocated --clients 8 --layers 4\n"
+       "          tandem bench sharing --arms merge,flood,stall --clients 8\n"
+       "          tandem bench sharing --arms merge,connections --transport tcp --clients 8",
+       {"config", "json", "engine.threads", "engine.log_level", "measure.runs", "sharing."},
+       {},
+       "",
+       [](Settings& settings) { settings.engine.log_level = "error"; },
+       run_bench_sharing});
   table.push_back(
       {"bench serving", "load a server of OpenAI's API and report throughput, TTFT, ITL and goodput",
        "Against --base-url, or a server that this process starts from --model in any placement (it then has "

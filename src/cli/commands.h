@@ -25,6 +25,7 @@ Result<int> run_bench_prefill(Settings& settings);
 Result<int> run_bench_roofs(Settings& settings);
 Result<int> run_bench_placement(Settings& settings);
 Result<int> run_bench_serving(Settings& settings);
+Result<int> run_bench_sharing(Settings& settings);
 Result<int> run_bench_transport(Settings& settings);
 Result<int> run_conformance(Settings& settings);
 Result<int> run_inspect(Settings& settings);

@@ -87,6 +87,7 @@ std::vector<std::string> shared_arguments(const Settings& settings, int threads)
           "--placement=" + settings.afd.placement,
           "--expert-slices=" + std::to_string(settings.afd.expert_slices),
           "--expert-replicas=" + std::to_string(settings.afd.expert_replicas),
+          "--replica-choice=" + settings.afd.replica_choice,
           "--num-ffn-ranks=" + std::to_string(settings.up.ffn),
           "--num-attention-ranks=" + std::to_string(settings.up.attention),
           "--log-level=" + settings.engine.log_level,
@@ -119,6 +120,9 @@ std::vector<std::string> ffn_arguments(const Settings& settings, const std::vect
                                        int64_t rank, int threads) {
   return with_shared({"ffn", "--listen=" + addresses[static_cast<size_t>(rank)], "--ffn=" + joined(addresses),
                       "--ffn-scheduler=" + settings.afd.ffn_scheduler, "--ffn-rank=" + std::to_string(rank),
+                      "--max-clients=" + std::to_string(settings.afd.max_clients),
+                      "--client-waiting-tiles=" + std::to_string(settings.afd.client_waiting_tiles),
+                      "--client-waiting-rows=" + std::to_string(settings.afd.client_waiting_rows),
                       // a stray client must not end what attention has not reached yet
                       "--keep-serving=true"},
                      settings, threads);

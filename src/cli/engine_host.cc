@@ -143,6 +143,8 @@ struct EngineHost::Impl {
     TANDEM_ASSIGN(options.remote.settings,
                   split_settings(settings.model, config, placement, compute->table()));
     options.remote.security = security;
+    options.remote.replica_choice =
+        settings.chooses_replicas_by_experts() ? ReplicaChoice::by_experts : ReplicaChoice::by_row;
     options.remote.start_limit = std::chrono::seconds(settings.afd.connect_timeout_s);
     options.remote.give_up = &StopSignal::requested();
     options.remote.may_spin =

@@ -24,6 +24,7 @@ struct RankFacts {
   uint64_t bytes_held = 0;
   std::string isa;
   int64_t threads = 0;
+  std::string metrics = {};  // URL of an FFN rank's own; empty: none
 };
 
 // Prompt and answer together, as the settings say, or the default.

@@ -3,15 +3,20 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 
 #include "afd/topology.h"
+#include "base/log.h"
 #include "cli/compute.h"
 #include "cli/drafts.h"
 #include "cli/model_folder.h"
 #include "cli/peer_settings.h"
 #include "ffn/ffn_worker.h"
 #include "model/model.h"
+#include "serving/ffn_metrics.h"
+#include "serving/http_server.h"
+#include "serving/serving_metrics.h"
 
 namespace tandem {
 
@@ -40,6 +45,11 @@ constexpr size_t kUrgentScratchBytes = size_t{16} << 20;
 
 namespace {
 
+GroupOrder group_order(const std::string& name) {
+  if (name == "fifo") return GroupOrder::fifo;
+  return name == "oldest" ? GroupOrder::oldest : GroupOrder::grouped;
+}
+
 ExchangeKind exchange_kind(const std::string& name) {
   if (name == "alltoall") return ExchangeKind::alltoall;
   return name == "allgather" ? ExchangeKind::allgather : ExchangeKind::automatic;
@@ -62,10 +72,40 @@ struct FfnHost::Impl {
   std::unique_ptr<Compute> compute;
   ModelWeights weights;
   std::unique_ptr<MoeBlock> block;
-  std::unique_ptr<MoeBlock> urgent;   // of the same weights: decode between two pieces of prefill
-  std::unique_ptr<FfnWorker> worker;  // last: it stops before what it uses goes
+  std::unique_ptr<MoeBlock> urgent;     // of the same weights: decode between two pieces of prefill
+  std::unique_ptr<FfnWorker> worker;    // it stops before what it uses goes
+  std::unique_ptr<HttpServer> metrics;  // asks the worker
   RankFacts facts;
+
+  Status serve_metrics(const std::string& address);
 };
+
+Status FfnHost::Impl::serve_metrics(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  uint16_t port = 0;
+  const char* end = address.data() + address.size();
+  const char* digits = colon == std::string::npos ? end : address.data() + colon + 1;
+  if (const auto [rest, error] = std::from_chars(digits, end, port);
+      colon == 0 || error != std::errc() || rest != end) {
+    return make_error(ErrorCode::invalid_argument,
+                      "afd.metrics_listen: '" + address + "' is not HOST:PORT; 127.0.0.1:9100 would do");
+  }
+  HttpServerOptions options;
+  options.host = address.substr(0, colon);
+  options.port = port;
+  options.max_connections = 16;  // of monitors, which poll every few seconds
+  options.max_body_bytes = 1024;
+  RouteTable routes;
+  routes.add("GET", "/metrics",
+             [this](const std::shared_ptr<HttpRequest>&, const std::shared_ptr<ResponseWriter>& writer) {
+               writer->respond({.content_type = ServingMetrics::content_type(),
+                                .body = ffn_metrics_text(worker->stats(), worker->clients())});
+             });
+  TANDEM_ASSIGN(metrics, HttpServer::start(std::move(options), std::move(routes)));
+  facts.metrics = metrics->url() + "/metrics";
+  log_info("metrics at " + facts.metrics);
+  return {};
+}
 
 FfnHost::FfnHost(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 FfnHost::~FfnHost() = default;
@@ -134,17 +174,23 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
   FfnWorkerOptions options;
   options.listen_address = address;
   options.rank = rank;
-  options.policy.order = settings.afd.ffn_scheduler == "fifo" ? GroupOrder::fifo : GroupOrder::grouped;
+  options.policy.order = group_order(settings.afd.ffn_scheduler);
+  options.max_sessions = static_cast<uint32_t>(settings.afd.max_clients);
+  options.quota.tiles = static_cast<uint32_t>(settings.afd.client_waiting_tiles);
+  options.quota.rows = static_cast<uint32_t>(settings.afd.client_waiting_rows);
   TANDEM_ASSIGN(options.settings,
                 split_settings(settings.model, impl->config, placement, impl->compute->table()));
   options.ffn_addresses = settings.afd.ffn;
   options.on_start = [compute = impl->compute.get()] { compute->pool().bind_caller(); };
   options.security = security;
   options.exchange = exchange_kind(settings.afd.exchange);
+  options.replica_choice =
+      settings.chooses_replicas_by_experts() ? ReplicaChoice::by_experts : ReplicaChoice::by_row;
   options.pieces = held_pieces(moe_layers(impl->config, impl->weights), {rank, 0});
   options.may_spin = io_may_spin(impl->compute->pool().threads(), roles, 1);
   TANDEM_ASSIGN(impl->worker, FfnWorker::create(options, *impl->block, impl->urgent.get()));
 
+  if (!settings.afd.metrics_listen.empty()) TANDEM_TRY(impl->serve_metrics(settings.afd.metrics_listen));
   impl->facts.role = "ffn";
   impl->facts.rank = rank;
   impl->facts.pid = ::getpid();

@@ -9,10 +9,12 @@ namespace tandem {
 namespace {
 
 nlohmann::ordered_json to_json(const RankFacts& rank) {
-  return {{"role", rank.role},       {"rank", rank.rank},
-          {"pid", rank.pid},         {"transport", rank.transport},
-          {"address", rank.address}, {"bytes_held", rank.bytes_held},
-          {"isa", rank.isa},         {"threads", rank.threads}};
+  nlohmann::ordered_json json = {{"role", rank.role},       {"rank", rank.rank},
+                                 {"pid", rank.pid},         {"transport", rank.transport},
+                                 {"address", rank.address}, {"bytes_held", rank.bytes_held},
+                                 {"isa", rank.isa},         {"threads", rank.threads}};
+  if (!rank.metrics.empty()) json["metrics"] = rank.metrics;
+  return json;
 }
 
 }  // namespace
@@ -39,6 +41,7 @@ Result<RankFacts> parse_rank_json(const std::string& text) {
     json.at("bytes_held").get_to(rank.bytes_held);
     json.at("isa").get_to(rank.isa);
     json.at("threads").get_to(rank.threads);
+    rank.metrics = json.value("metrics", "");
     return rank;
   } catch (const nlohmann::json::exception&) {
     return make_error(ErrorCode::data_loss, "a rank described itself as '" + text + "'");

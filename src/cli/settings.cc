@@ -7,66 +7,13 @@
 #include "attention/speculation.h"
 #include "cli/load_profile.h"
 #include "cli/peer_settings.h"
+#include "cli/settings_measures.h"
 #include "cli/support.h"
 
 namespace tandem {
 namespace {
 
 constexpr uint32_t kMaxCaptureSize = 4096;  // as SplitSettings::validate has it
-
-void declare_load(OptionSet& set, LoadSettings& load) {
-  set.text("load.base_url", load.base_url,
-           "Server to measure, with or without /v1; empty: one that this process starts from --model.");
-  set.choice("load.endpoint", load.endpoint, {"/v1/completions", "/v1/chat/completions"},
-             "What is asked for; a chat has each prompt as its user message.");
-  set.text(
-      "load.tokenizer", load.tokenizer,
-      "Folder or tokenizer.json that random prompts are drawn from, as token ids; empty: the model's, or "
-      "random words where no folder is known.");
-  set.text("load.api_key", load.api_key, "Bearer token for the server; empty: OPENAI_API_KEY, or none.");
-  set.choice(
-      "load.dataset_name", load.dataset_name, {"auto", "random", "custom"},
-      "random: synthetic prompts; custom: lines of load.dataset_path; auto: custom where that is given.");
-  set.text("load.dataset_path", load.dataset_path,
-           "JSONL file, one object a line with prompt, prompt_ids, messages or question, and output_tokens "
-           "where the line has a length of its own; read again from its beginning when it is too short.");
-  set.text("load.random_input_len", load.random_input_len,
-           "Tokens of a random prompt: 128, 64:256 (uniform) or lognormal:MEDIAN:SIGMA.");
-  set.text("load.random_output_len", load.random_output_len, "Tokens of an answer, in the same forms.");
-  set.real("load.random_range_ratio", load.random_range_ratio, 0, 0.999,
-           "Lengths given as one number are uniform in that number x (1 - ratio .. 1 + ratio).");
-  set.integer("load.random_prefix_len", load.random_prefix_len, 0, 1 << 24,
-              "Tokens in front of each random prompt that it shares with the others of its group.");
-  set.integer("load.num_prefixes", load.num_prefixes, 1, 1 << 20, "Groups, each with a prefix of its own.");
-  set.integer("load.num_prompts", load.num_prompts, 0, INT64_MAX,
-              "Requests; 0: 1000, or as many as load.duration_s has room for.");
-  set.real("load.duration_s", load.duration_s, 0, 1e7,
-           "Seconds in which requests are sent; those that are open then may end. 0: no limit.");
-  set.text("load.request_rate", load.request_rate,
-           "Requests a second, whatever the server does (open loop); inf: as soon as load.max_concurrency "
-           "allows.");
-  set.choice("load.arrivals", load.arrivals, {"poisson", "constant"}, "How requests of a rate are spread.");
-  set.real("load.burstiness", load.burstiness, 0.001, 1000,
-           "Shape of the gamma distribution of gaps: 1 is a Poisson process, less is burstier, more is more "
-           "even.");
-  set.integer("load.max_concurrency", load.max_concurrency, 0, 1 << 20,
-              "Requests in flight (closed loop); 0: no limit.");
-  set.boolean("load.stream", load.stream, "Stream the answers; without, there are no times of tokens.");
-  set.boolean("load.ignore_eos", load.ignore_eos,
-              "Ask for answers of exactly their length; servers that refuse the field need it off.");
-  set.real("load.temperature", load.temperature, 0, 2, "0: greedy.");
-  set.text("load.extra_body", load.extra_body, "JSON object whose fields each request gets.");
-  set.integer(
-      "load.num_warmups", load.num_warmups, 0, 100000,
-      "Requests before the measured ones, one after another; the load does not begin when one fails.");
-  set.list("load.goodput", load.goodput,
-           "Limits in milliseconds that a good request keeps: ttft:500, tpot:50, itl:50 (its mean gap), "
-           "e2el:2000.");
-  set.list("load.metric_percentiles", load.metric_percentiles, "Percentiles that are reported.");
-  set.integer("load.seed", load.seed, 0, INT64_MAX, "Seed of prompts, lengths and arrivals.");
-  set.text("load.report", load.report, "HTML file with the figures and charts; empty: none.");
-  set.text("load.output", load.output, "File for one JSON line a request; empty: none.");
-}
 
 }  // namespace
 
@@ -196,6 +143,10 @@ OptionSet Settings::declare() {
               "one FFN rank.");
   set.integer("afd.expert_replicas", afd.expert_replicas, 1, 1024,
               "FFN ranks, or groups of them, that hold each expert; a row goes to one of them.");
+  set.choice("afd.replica_choice", afd.replica_choice, {"auto", "row", "experts"},
+             "Which replica computes a row's expert: row, a hash of the row's routing, so that no bit depends on batching; "
+             "experts, where rows are few, such that no rank reads many more experts than another; auto: experts with "
+             "engine.deterministic, where no bit depends on it either.");
   set.choice(
       "afd.activation_dtype", afd.activation_dtype, {"auto", "bf16", "f32", "fp8", "mxfp8", "int8"},
       "How rows are given to the experts, on the wire and colocated; auto: the compute dtype. fp8: e4m3, "
@@ -208,8 +159,20 @@ OptionSet Settings::declare() {
   set.choice("afd.execution", afd.execution, {"eager", "graph"},
              "How decode steps run: graph replays programs that both roles prepared at start.");
   set.choice(
-      "afd.ffn_scheduler", afd.ffn_scheduler, {"grouped", "fifo"},
-      "Which waiting tiles an FFN rank computes next: decode first and the largest group, or the oldest.");
+      "afd.ffn_scheduler", afd.ffn_scheduler, {"grouped", "oldest", "fifo"},
+      "Which waiting tiles an FFN rank computes next: decode first, fair between clients, the largest group; "
+      "or for comparison the oldest tile's layer, or the oldest tile alone.");
+  set.integer("afd.max_clients", afd.max_clients, 1, 4096,
+              "Attention and FFN ranks that may be connected to an FFN rank at once; one more is refused.");
+  set.integer("afd.client_waiting_tiles", afd.client_waiting_tiles, 1, 65536,
+              "Tiles of at most 64 rows that one client may have waiting on an FFN rank; requests beyond are "
+              "answered with an error. Credits bound them to 8 anyway.");
+  set.integer(
+      "afd.client_waiting_rows", afd.client_waiting_rows, 64, 16777216,
+      "Rows that one client may have waiting on an FFN rank; requests beyond are answered with an error.");
+  set.text(
+      "afd.metrics_listen", afd.metrics_listen,
+      "HOST:PORT at which an FFN rank answers GET /metrics; port 0: chosen by the system. Empty: nowhere.");
   set.list("afd.capture_sizes", afd.capture_sizes,
            "Rows of the decode programs of graph mode, ascending; a step with more rows runs eager.");
   set.integer("afd.connect_timeout_s", afd.connect_timeout_s, 1, 86400,
@@ -347,6 +310,7 @@ OptionSet Settings::declare() {
   set.text("bench.output", bench.output, "The report is written beside this name, as .md, .json and .svg.");
 
   declare_load(set, load);
+  declare_sharing(set, sharing);
 
   set.text("measure.shape", measure.shape,
            "Sizes of a released model by short name; its files are not needed. --list-shapes prints them.");
@@ -391,6 +355,10 @@ OptionSet Settings::declare() {
 bool Settings::shared_experts_on_attention() const {
   const std::string& choice = afd.compute_shared_experts_on_attention;
   return choice == "auto" ? afd.compute_gate_on_attention : choice == "true";
+}
+
+bool Settings::chooses_replicas_by_experts() const {
+  return afd.replica_choice == "auto" ? engine.deterministic : afd.replica_choice == "experts";
 }
 
 Result<std::vector<uint32_t>> Settings::capture_sizes() const {

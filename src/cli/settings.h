@@ -50,7 +50,11 @@ struct AfdSettings {
               micro_batch_split = "request", execution = "eager";
   int64_t expert_slices = 0;  // 0: 2 with placement hybrid, 1 with one FFN rank
   int64_t expert_replicas = 1;
+  std::string replica_choice = "auto";
   std::string ffn_scheduler = "grouped";
+  int64_t max_clients = 64;  // of an FFN rank
+  int64_t client_waiting_tiles = 64, client_waiting_rows = 4096;
+  std::string metrics_listen;  // of an FFN rank: HOST:PORT; empty: none
   std::vector<std::string> capture_sizes = {"8", "16", "32", "64", "128"};
   int64_t connect_timeout_s = 300;
   bool insecure = false;
@@ -160,6 +164,15 @@ struct LoadSettings {
   std::string report, output;
 };
 
+// Many clients on one pool of experts.
+struct SharingSettings {
+  std::vector<std::string> arms = {"fifo", "merge"};
+  int64_t clients = 16, rows = 4, experts = 32, top_k = 4;
+  int64_t hidden = 1024, intermediate = 512, layers = 8;
+  double seconds = 6, think_ms = 0, flood_rate = 500;
+  std::string transport = "inproc", format = "bf16";
+};
+
 // Benchmarks against the machine's roofs.
 struct MeasureSettings {
   std::string shape;
@@ -201,6 +214,7 @@ struct Settings {
   LoadSettings load;
   MeasureSettings measure;
   ConformanceSettings conformance;
+  SharingSettings sharing;
   ConfigurationSettings configuration;
   // No setting: where a running process reads them again. Null without a file, which alone can change.
   std::shared_ptr<SettingsReload> reload;
@@ -210,6 +224,9 @@ struct Settings {
 
   // Shared experts follow the gate unless said otherwise.
   bool shared_experts_on_attention() const;
+
+  // Whether replicas are chosen by the experts that are asked for: as the settings say, or where no bit depends on it.
+  bool chooses_replicas_by_experts() const;
 
   // Of graph mode, ascending; none when eager. Refused: what is not an ascending list of 1..4096.
   Result<std::vector<uint32_t>> capture_sizes() const;

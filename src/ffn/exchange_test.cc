@@ -80,14 +80,17 @@ TEST_P(Exchange, QuantisedRowsReachTheOwnersWithTheirScales) {
 // Slices, and replicas: the home asks nobody but the dispatcher.
 TEST_P(Exchange, EqualsTheBlockForAnyPlacementOfTheExperts) {
   for (const ExchangeKind kind : {ExchangeKind::alltoall, ExchangeKind::allgather}) {
-    for (const ExpertPlacement& experts :
-         {ExpertPlacement{PlacementKind::slice}, ExpertPlacement{PlacementKind::expert, 1, 2}}) {
+    for (const auto& [experts, choice] :
+         {std::pair{ExpertPlacement{PlacementKind::slice}, ReplicaChoice::by_row},
+          {ExpertPlacement{PlacementKind::expert, 1, 2}, ReplicaChoice::by_row},
+          {ExpertPlacement{PlacementKind::expert, 1, 2}, ReplicaChoice::by_experts}}) {
       Pool pool({.placement = placed(false, false),
                  .scheme = GetParam(),
                  .ranks = 2,
                  .connector = "p2p",
                  .exchange = kind,
-                 .experts = experts});
+                 .experts = experts,
+                 .replica_choice = choice});
       const auto port = pool.connect();
       ASSERT_NE(port, nullptr);
       for (uint32_t step = 1; step < 4; ++step) {

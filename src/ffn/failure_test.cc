@@ -303,7 +303,7 @@ TEST(Failure, AFinishedRequestCanStillBeCancelled) {
 
 TEST(Failure, TheQuotaOfAClientIsItsOwn) {
   Held held;
-  held.options.max_waiting_tiles = 2;
+  held.options.quota.tiles = 2;
   held.start();
   auto other = RemoteFfn::create(held.reference.remote_options(held.worker->address()));
   held.gate.close();

@@ -57,7 +57,7 @@ Status FfnWorker::Impl::start_exchange() {
   links.security = options.security;
   links.notify = [this] { queue.wake(); };
   TANDEM_ASSIGN(exchange, ExchangeLinks::start(links));
-  TANDEM_ASSIGN(homes, HomeGroups::create(settings, options.exchange, *exchange,
+  TANDEM_ASSIGN(homes, HomeGroups::create(settings, options.exchange, options.replica_choice, *exchange,
                                           [](WaitingTile& tile) { let_go(tile); }));
   admission.ffn_ranks = true;
   admission.attention = [this] { return exchange->ready(); };
@@ -68,10 +68,14 @@ Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& opt
                                                      MoeRoute route, const MoeBlock* counted,
                                                      MoeBlock* urgent) {
   TANDEM_TRY(options.settings.validate());
-  if (options.rank > UINT16_MAX || options.slots_per_channel == 0 || options.max_waiting_tiles == 0) {
-    return make_error(ErrorCode::invalid_argument,
-                      fmt::format("FFN worker: rank {}, slots_per_channel {}, max_waiting_tiles {}",
-                                  options.rank, options.slots_per_channel, options.max_waiting_tiles));
+  if (options.rank > UINT16_MAX || options.slots_per_channel == 0 || options.quota.tiles == 0 ||
+      options.quota.rows == 0 || options.max_sessions == 0) {
+    return make_error(
+        ErrorCode::invalid_argument,
+        fmt::format(
+            "FFN worker: rank {}, slots_per_channel {}, quota of {} tiles and {} rows, max_sessions {}",
+            options.rank, options.slots_per_channel, options.quota.tiles, options.quota.rows,
+            options.max_sessions));
   }
   EndpointOptions endpoint = options.settings.endpoint_options(options.slots_per_channel);
   endpoint.heartbeat_interval = options.heartbeat_interval;
@@ -129,7 +133,12 @@ std::optional<Error> FfnWorker::misfit() const {
 FfnStats FfnWorker::stats() const {
   const std::lock_guard lock(impl_->stats_mutex);
   impl_->count_wait();
-  return impl_->stats;
+  FfnStats stats = impl_->stats;
+  const HoldStats holds = impl_->queue.holds();
+  stats.holds = holds.holds;
+  stats.holds_joined = holds.joined;
+  stats.held_us = static_cast<uint64_t>(holds.held_us);
+  return stats;
 }
 
 std::vector<FfnClientReport> FfnWorker::clients() const {
@@ -138,8 +147,16 @@ std::vector<FfnClientReport> FfnWorker::clients() const {
   impl_->queue.locked([&] {
     for (const auto& session : impl_->sessions) {
       if (session->phase() != Session::Phase::serving) continue;
-      reports.push_back({session->peer_text(), std::string(session->endpoint().caps().transport),
-                         session->id(), session->tiles, session->rows, session->waiting_tiles});
+      const ClientLoad& load = session->load();
+      reports.push_back({.peer = session->peer_text(),
+                         .transport = std::string(session->endpoint().caps().transport),
+                         .session = session->id(),
+                         .tiles = load.tiles,
+                         .rows = load.rows,
+                         .refused = load.refused,
+                         .computed_us = load.computed_us,
+                         .waiting_tiles = load.waiting_tiles,
+                         .waiting_rows = load.waiting_rows});
     }
   });
   return reports;

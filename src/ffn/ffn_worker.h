@@ -35,11 +35,14 @@ struct FfnWorkerOptions {
   // exchange rows. The own address is not used.
   std::vector<std::string> ffn_addresses;
   ExchangeKind exchange = ExchangeKind::automatic;
+  // How a home chooses replicas. by_experts: such a group's parts go by alltoall, unless `exchange` is allgather,
+  // whose receivers can choose by row only.
+  ReplicaChoice replica_choice = ReplicaChoice::by_row;
   uint32_t slots_per_channel = 8;  // credits in each direction, for each client; equal on both sides
-  uint32_t max_sessions = 64;
-  // Tiles of one client that may wait here; one that sends more gets resource_exhausted for the excess.
-  // Credits bound it already; a lower quota keeps many clients from filling the queue.
-  uint32_t max_waiting_tiles = 64;
+  uint32_t max_sessions = 64;      // clients; connections that are none yet have a limit of their own
+  // Of one client, waiting here; one that sends more gets resource_exhausted for the excess. Credits bound it
+  // already (slots_per_channel tiles of 64 rows); a lower quota keeps many clients from filling the queue.
+  ClientQuota quota;
   SchedulerPolicy policy;
   Duration hello_limit = std::chrono::seconds(5);  // for a connection to finish its handshake
   Duration heartbeat_interval = EndpointOptions{}.heartbeat_interval;
@@ -50,13 +53,6 @@ struct FfnWorkerOptions {
   // time before it sleeps (transport/idle_spin.h).
   bool may_spin = false;
   std::function<void()> on_start = {};  // called first on the compute thread; may be empty
-};
-
-struct FfnClientReport {
-  std::string peer;  // "attention rank 0 (host:pid)"
-  std::string transport;
-  uint64_t session = 0, tiles = 0, rows = 0;
-  uint32_t waiting_tiles = 0;
 };
 
 class FfnWorker {

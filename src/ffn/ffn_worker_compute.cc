@@ -122,6 +122,7 @@ void FfnWorker::Impl::count_compute(bool prefill, bool replay, uint32_t spent, D
   if (block == nullptr) return;
   stats.expert_rows = block->stats().expert_rows;
   stats.experts_read = block->stats().experts_read;
+  stats.bytes_read = block->stats().bytes_read;
   const RouterTimes router = block->router_times();
   stats.router_calls = router.calls;
   stats.router_ns = router.nanoseconds;
@@ -131,6 +132,7 @@ void FfnWorker::Impl::count_compute(bool prefill, bool replay, uint32_t spent, D
   stats.router_ns += urgent_router.nanoseconds;
   stats.expert_rows += urgent_block->stats().expert_rows;
   stats.experts_read += urgent_block->stats().experts_read;
+  stats.bytes_read += urgent_block->stats().bytes_read;
 }
 
 PreparedPrograms::Choice FfnWorker::Impl::choose_program(const std::vector<WaitingTile>& group) {
@@ -248,6 +250,8 @@ void FfnWorker::Impl::count_group(const std::vector<WaitingTile>& group,
   ++stats.groups;
   count_execution(group, choice);
   stats.clients_in_groups += clients;
+  const auto bound = std::ranges::lower_bound(FfnStats::kClientBounds, clients);
+  ++stats.groups_of_clients[static_cast<size_t>(bound - FfnStats::kClientBounds.begin())];
   stats.max_clients_in_group = std::max(stats.max_clients_in_group, clients);
   stats.tiles += group.size();
   for (const WaitingTile& tile : group) stats.rows += tile.tile.header.rows;

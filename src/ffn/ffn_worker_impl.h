@@ -34,7 +34,7 @@ struct FfnWorker::Impl {
         block(counted),
         listener(std::move(socket)),
         poller(std::move(io_poller)),
-        queue(given.policy, most_tiles(given)),
+        queue(policy_of(given), most_tiles(given), given.settings.moe_layers),
         held(options.settings, options.pieces) {
     ordinary.run = [this, whole = std::move(compute_rows)](const MoeRequest& request) {
       if (!cut) return whole(request);
@@ -47,6 +47,13 @@ struct FfnWorker::Impl {
   // In the queue or in a group, one tile a credit; and a home group's own part.
   static size_t most_tiles(const FfnWorkerOptions& options) {
     return size_t{options.max_sessions} * options.slots_per_channel + 1;
+  }
+
+  static SchedulerPolicy policy_of(const FfnWorkerOptions& options) {
+    SchedulerPolicy policy = options.policy;
+    policy.num_experts = options.settings.num_experts;
+    policy.top_k = options.settings.top_k;
+    return policy;
   }
 
   uint32_t max_group_rows() const {
@@ -107,8 +114,17 @@ struct FfnWorker::Impl {
   // Tells every client once; a client leaves when it has nothing in flight.
   void drain_step();
   bool accept_all();
-  // Returns whether something arrived.
+  // A connection that is no client yet; it may be refused, or make others leave.
+  void admit(std::unique_ptr<Endpoint> endpoint);
+  void make_room();
+  bool refuse_beyond_limit(const std::shared_ptr<Session>& session);
+  size_t count(Session::Phase phase) const;
+  // What strangers cost delays the next one: see kStrangerShare. `began`: when the I/O thread turned to them.
+  void charge_strangers(Instant began);
+  Duration time_to_sleep() const;
+  // Return whether something arrived.
   bool service(const std::shared_ptr<Session>& session);
+  bool receive(const std::shared_ptr<Session>& session);
   void open_session(const std::shared_ptr<Session>& session);
   void on_message(const std::shared_ptr<Session>& session, Incoming& incoming);
   void on_request(const std::shared_ptr<Session>& session, const FrameView& frame, Incoming& incoming);
@@ -129,8 +145,10 @@ struct FfnWorker::Impl {
   const MoeBlock* block = nullptr;  // behind ordinary.run, for its counts; the compute thread's
   std::unique_ptr<Listener> listener;
   static constexpr uint64_t kListenerKey = 0;
-  bool listener_ready = true;  // the I/O thread's, as the next
+  bool listener_ready = true;  // the I/O thread's, as the next ones
   Instant listener_looked{};
+  bool listening = true;  // the poller has the listener
+  Instant accept_from{};  // no connection is accepted before
   Poller poller;
   IdleSpin spin{options.may_spin};  // the I/O thread's
   TileQueue queue;

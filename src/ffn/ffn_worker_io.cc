@@ -15,6 +15,18 @@ constexpr size_t kReceiveBatch = 16;
 // How long a refusal may take to reach the peer before the connection is dropped.
 constexpr Duration kLinger = std::chrono::milliseconds(200);
 
+// Connections that are no clients (yet, or any more) at once: a whole deployment's ranks that come back
+// together find room, and what they hold (slots for the largest messages) stays small beside the clients'.
+constexpr size_t kMostUnopened = 16;
+
+// While there are clients, the I/O thread spends one part of its time in so many on connections that are
+// none: their requests wait for a hello now and then, not for a flood of them. A handshake takes a fraction
+// of a millisecond, so a rank that comes back waits for some.
+constexpr int kStrangerShare = 10;
+// One costly connection (shm maps its memory in tens of milliseconds) keeps the next one out no longer than
+// this.
+constexpr Duration kLongestPause = std::chrono::milliseconds(200);
+
 }  // namespace
 
 void FfnWorker::Impl::serve() {
@@ -34,14 +46,33 @@ void FfnWorker::Impl::serve() {
     }
     if (busy) continue;
     std::array<uint64_t, 8> ready;
-    const size_t count = poller.wait(options.heartbeat_interval / 2, ready);
+    const size_t count = poller.wait(time_to_sleep(), ready);
     listener_ready = std::ranges::count(std::span(ready).first(count), kListenerKey) != 0;
   }
   close_all();
 }
 
+Duration FfnWorker::Impl::time_to_sleep() const {
+  const Duration most = options.heartbeat_interval / 2;
+  return listening ? most : std::clamp<Duration>(accept_from - now(), Duration::zero(), most);
+}
+
+void FfnWorker::Impl::charge_strangers(Instant began) {
+  if (count(Session::Phase::serving) == 0) return;
+  const Instant at = now();
+  accept_from =
+      std::max(accept_from, began) + std::min<Duration>(kStrangerShare * (at - began), kLongestPause);
+  // One that is paused must not wake the thread for connections that wait: they wait in the system's queue.
+  if (accept_from > at && std::exchange(listening, false)) poller.remove(listener->fd());
+}
+
 bool FfnWorker::Impl::look_at_listener() {
   const Instant at = now();
+  if (!listening) {
+    if (at < accept_from) return false;
+    listening = poller.add(listener->fd(), kListenerKey).has_value();
+    listener_ready = true;
+  }
   if (!std::exchange(listener_ready, false) && at - listener_looked < options.heartbeat_interval / 2)
     return false;
   listener_looked = at;
@@ -83,7 +114,8 @@ void FfnWorker::Impl::drain_step() {
 
 bool FfnWorker::Impl::accept_all() {
   bool any = false;
-  while (true) {
+  while (listening) {
+    const Instant began = now();
     auto accepted = listener->accept();
     if (!accepted) {
       log_warning("accept: " + accepted.error().message);
@@ -91,33 +123,76 @@ bool FfnWorker::Impl::accept_all() {
     }
     if (*accepted == nullptr) {
       if (const auto mismatch = listener->take_mismatch()) note_misfit(*mismatch);
+      charge_strangers(began);
       return any;
     }
     any = true;
-    const uint64_t id = uint64_t{self.incarnation} << 32 | next_session++;
-    auto session = std::make_shared<Session>(id, std::move(*accepted), options.settings, self, options.pieces,
-                                             admission);
-    session->phase_limit = now() + options.hello_limit;
-    if (!poller.add(session->endpoint().fd(), id)) {
-      log_warning(session->peer_text() + ": no file descriptors left, connection dropped");
-      continue;
-    }
-    {
-      const std::lock_guard lock(sessions_mutex);
-      sessions.push_back(session);
-    }
-    if (stopping.load()) {
-      refuse(session, {ErrorCode::unavailable, "this rank is stopping"});
-    } else if (sessions.size() > options.max_sessions) {
-      refuse(session,
-             {ErrorCode::resource_exhausted, fmt::format("{} clients are connected, max_sessions is {}",
-                                                         sessions.size() - 1, options.max_sessions)});
-    }
+    admit(std::move(*accepted));
+    charge_strangers(began);
   }
+  return any;
+}
+
+void FfnWorker::Impl::admit(std::unique_ptr<Endpoint> endpoint) {
+  const uint64_t id = uint64_t{self.incarnation} << 32 | next_session++;
+  auto session =
+      std::make_shared<Session>(id, std::move(endpoint), options.settings, self, options.pieces, admission);
+  session->phase_limit = now() + options.hello_limit;
+  if (!poller.add(session->endpoint().fd(), id)) {
+    log_warning(session->peer_text() + ": no file descriptors left, connection dropped");
+    return;
+  }
+  make_room();
+  {
+    const std::lock_guard lock(sessions_mutex);
+    sessions.push_back(session);
+  }
+  if (stopping.load()) {
+    refuse(session, {ErrorCode::unavailable, "this rank is stopping"});
+  } else {
+    refuse_beyond_limit(session);
+  }
+}
+
+size_t FfnWorker::Impl::count(Session::Phase phase) const {
+  return static_cast<size_t>(
+      std::ranges::count_if(sessions, [&](const auto& session) { return session->phase() == phase; }));
+}
+
+bool FfnWorker::Impl::refuse_beyond_limit(const std::shared_ptr<Session>& session) {
+  const size_t clients = count(Session::Phase::serving);
+  if (clients < options.max_sessions) return false;
+  refuse(session, {ErrorCode::resource_exhausted,
+                   fmt::format("{} clients are connected, max_sessions is {} (afd.max_clients)", clients,
+                               options.max_sessions)});
+  return true;
+}
+
+void FfnWorker::Impl::make_room() {
+  if (count(Session::Phase::handshake) + count(Session::Phase::closing) < kMostUnopened) return;
+  // Who was refused has had its answer; who said nothing goes before who said a hello that fits; oldest
+  // first.
+  const auto rank = [](const std::shared_ptr<Session>& session) {
+    if (session->phase() == Session::Phase::closing) return 0;
+    if (session->phase() == Session::Phase::handshake) return session->handshake().greeted() ? 2 : 1;
+    return 3;
+  };
+  const auto goes = std::ranges::min_element(sessions, {}, rank);
+  close_session(*goes, "it made room for later connections");
+  const std::lock_guard lock(stats_mutex);
+  ++stats.connections_dropped;
 }
 
 bool FfnWorker::Impl::service(const std::shared_ptr<Session>& session) {
   if (session->phase() == Session::Phase::closed) return false;
+  if (session->phase() == Session::Phase::serving) return receive(session);
+  const Instant began = now();
+  const bool came = receive(session);
+  if (came) charge_strangers(began);
+  return came;
+}
+
+bool FfnWorker::Impl::receive(const std::shared_ptr<Session>& session) {
   std::array<Incoming, kReceiveBatch> incoming;
   const size_t count = session->endpoint().poll(incoming);
   for (size_t i = 0; i < count; ++i) on_message(session, incoming[i]);
@@ -142,6 +217,8 @@ bool FfnWorker::Impl::service(const std::shared_ptr<Session>& session) {
 }
 
 void FfnWorker::Impl::open_session(const std::shared_ptr<Session>& session) {
+  if (refuse_beyond_limit(session)) return;  // others were faster since it was let in
+  if (session->channel() == Channel::exchange) queue.locked([&] { session->load().exempt = true; });
   session->set_phase(Session::Phase::serving);
   log_info(fmt::format("{} connected over {}, session {:#x}", session->peer_text(),
                        session->endpoint().caps().transport, session->id()));
@@ -215,12 +292,14 @@ void FfnWorker::Impl::on_request(const std::shared_ptr<Session>& session, const 
     stats.request_ns += static_cast<uint64_t>(std::chrono::nanoseconds(now() - arrived).count());
   }
   WaitingTile waiting{session, std::move(incoming.lease), *tile, arrived};
-  if (queue.push(waiting, options.max_waiting_tiles)) return;
+  const Status queued = queue.push(waiting, options.quota);
+  if (queued) return;
   incoming.lease = std::move(waiting.lease);
-  reject(session, frame.header,
-         {ErrorCode::resource_exhausted,
-          fmt::format("{} tiles of this client wait already, its quota", options.max_waiting_tiles)},
-         incoming);
+  {
+    const std::lock_guard lock(stats_mutex);
+    ++stats.tiles_over_quota;
+  }
+  reject(session, frame.header, queued.error(), incoming);
 }
 
 Status FfnWorker::Impl::check_work(const Session& session, const TileView& tile) const {

@@ -28,7 +28,7 @@ Status HomeGroup::prepare(const SplitSettings& settings, uint32_t max_rows, size
   ids.reserve(size_t{max_rows} * settings.top_k);
   weights.reserve(ids.capacity());
   if (settings.token_ids) tokens.reserve(max_rows);
-  dispatched.reserve(max_parts, max_rows, settings.top_k);
+  dispatched.reserve(max_parts, max_rows, settings.top_k, settings.num_experts);
   shared_rows.reserve(max_rows);
   parts.resize(max_parts);
   for (Part& part : parts) TANDEM_TRY(make_room(part.sums, max_rows, reply_bytes));

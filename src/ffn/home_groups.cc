@@ -38,18 +38,22 @@ void widen(DispatchPart& part, const HomeGroup& group, uint32_t top_k) {
 
 }  // namespace
 
-HomeGroups::HomeGroups(const SplitSettings& settings, ExchangeKind kind, ExchangeLinks& exchange,
-                       std::function<void(WaitingTile&)> done)
-    : settings_(settings), kind_(kind), exchange_(exchange), done_(std::move(done)) {}
+HomeGroups::HomeGroups(const SplitSettings& settings, ExchangeKind kind, ReplicaChoice choice,
+                       ExchangeLinks& exchange, std::function<void(WaitingTile&)> done)
+    : settings_(settings),
+      kind_(kind),
+      choice_(kind == ExchangeKind::allgather ? ReplicaChoice::by_row : choice),
+      exchange_(exchange),
+      done_(std::move(done)) {}
 
 HomeGroups::~HomeGroups() {
   fail_all({ErrorCode::unavailable, "this rank stops"});
 }
 
 Result<std::unique_ptr<HomeGroups>> HomeGroups::create(const SplitSettings& settings, ExchangeKind kind,
-                                                       ExchangeLinks& exchange,
+                                                       ReplicaChoice choice, ExchangeLinks& exchange,
                                                        std::function<void(WaitingTile&)> done) {
-  std::unique_ptr<HomeGroups> created(new HomeGroups(settings, kind, exchange, std::move(done)));
+  std::unique_ptr<HomeGroups> created(new HomeGroups(settings, kind, choice, exchange, std::move(done)));
   TANDEM_TRY(created->prepare());
   return created;
 }
@@ -106,8 +110,11 @@ Status HomeGroups::dispatch(Group& group, const MoeRoute& route) {
     group.weights.resize(group.ids.size());
     TANDEM_TRY(route(group.layer, group.rows, group.in, group.ids, group.weights, group.tokens));
   }
-  TANDEM_TRY(exchange_.dispatcher().prepare(group.layer, group.rows, group.routing(top_k), group.dispatched));
-  group.kind = choose_exchange(kind_, group.dispatched, exchange_.own_part());
+  TANDEM_TRY(exchange_.dispatcher().prepare(group.layer, group.rows, group.routing(top_k), group.dispatched,
+                                            choice_));
+  // By map a receiver finds its rows from each row alone: that is not how these were shared out.
+  group.kind = group.dispatched.by_experts ? ExchangeKind::alltoall
+                                           : choose_exchange(kind_, group.dispatched, exchange_.own_part());
   group.parts.resize(group.dispatched.parts.size());
   return {};
 }

@@ -44,7 +44,7 @@ class HomeGroups {
   // `done`: a tile was answered; its session may be let go. resource_exhausted: no memory for what graph mode
   // prepares.
   static Result<std::unique_ptr<HomeGroups>> create(const SplitSettings& settings, ExchangeKind kind,
-                                                    ExchangeLinks& exchange,
+                                                    ReplicaChoice choice, ExchangeLinks& exchange,
                                                     std::function<void(WaitingTile&)> done);
   ~HomeGroups();
 
@@ -76,7 +76,7 @@ class HomeGroups {
   void fail_all(const Error& error);
 
  private:
-  HomeGroups(const SplitSettings& settings, ExchangeKind kind, ExchangeLinks& exchange,
+  HomeGroups(const SplitSettings& settings, ExchangeKind kind, ReplicaChoice choice, ExchangeLinks& exchange,
              std::function<void(WaitingTile&)> done);
 
   Status prepare();
@@ -98,6 +98,7 @@ class HomeGroups {
 
   const SplitSettings& settings_;
   const ExchangeKind kind_;
+  const ReplicaChoice choice_;
   ExchangeLinks& exchange_;
   const std::function<void(WaitingTile&)> done_;
   std::vector<std::unique_ptr<Group>> groups_;  // all that were ever needed at once, and the prepared ones

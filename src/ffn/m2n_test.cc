@@ -69,24 +69,58 @@ TEST(M2n, EqualsTheBlockBitForBitForAnyPlacementOfTheExperts) {
       {{Kind::hybrid, 2}, 5}, {{Kind::hybrid, 2, 2}, 4}, {{Kind::expert, 2, 2}, 3}};
   uint32_t step = 0, round = 0;
   for (const auto& [experts, ranks] : placements) {
-    const DType dtype = ++round % 2 == 0 ? DType::f32 : DType::bf16;
-    Placement placement = on_attention(SumMode::deterministic, dtype);
-    placement.hashed = true;
-    Pool pool({.placement = placement,
-               .scheme = round / 2 % 2 == 0 ? "inproc" : "tcp",
-               .ranks = ranks,
-               .experts = experts});
+    for (const ReplicaChoice choice : {ReplicaChoice::by_row, ReplicaChoice::by_experts}) {
+      if (choice == ReplicaChoice::by_experts && experts.replicas == 1) continue;
+      const DType dtype = ++round % 2 == 0 ? DType::f32 : DType::bf16;
+      Placement placement = on_attention(SumMode::deterministic, dtype);
+      placement.hashed = true;
+      Pool pool({.placement = placement,
+                 .scheme = round / 2 % 2 == 0 ? "inproc" : "tcp",
+                 .ranks = ranks,
+                 .experts = experts,
+                 .replica_choice = choice});
+      const auto port = pool.connect();
+      ASSERT_NE(port, nullptr);
+      for (const uint32_t rows : {1u, 7u, 65u}) {
+        ++step;
+        Work work(pool.reference, static_cast<LayerIndex>(1 + step % 2), rows, step);
+        const Status status = run_one(*port, work);
+        ASSERT_TRUE(status.has_value()) << status.error().message;
+        ASSERT_TRUE(work.output_is_exact())
+            << static_cast<int>(experts.kind) << " on " << ranks << " ranks, " << rows << " rows";
+      }
+      for (const auto& worker : pool.workers) EXPECT_GT(worker->stats().rows, 0u) << "a rank without work";
+    }
+  }
+}
+
+// Two ranks that both have all experts, and six rows that ask for six of them: each is read once, three by
+// each.
+TEST(M2n, ReplicasAreSharedOutByTheExpertsThatFewRowsAskFor) {
+  for (const ReplicaChoice choice : {ReplicaChoice::by_row, ReplicaChoice::by_experts}) {
+    Pool pool({.placement = on_attention(),
+               .ranks = 2,
+               .experts = {PlacementKind::expert, 1, 2},
+               .replica_choice = choice});
     const auto port = pool.connect();
     ASSERT_NE(port, nullptr);
-    for (const uint32_t rows : {1u, 7u, 65u}) {
-      ++step;
-      Work work(pool.reference, static_cast<LayerIndex>(1 + step % 2), rows, step);
-      const Status status = run_one(*port, work);
-      ASSERT_TRUE(status.has_value()) << status.error().message;
-      ASSERT_TRUE(work.output_is_exact())
-          << static_cast<int>(experts.kind) << " on " << ranks << " ranks, " << rows << " rows";
+    uint64_t most = 0, all = 0;
+    for (uint32_t step = 1; step <= 8; ++step) {
+      Work work(pool.reference, 1, 6, step,
+                [&](uint32_t row, uint32_t slot) { return static_cast<int32_t>((step + row + slot) % 6); });
+      ASSERT_TRUE(run_one(*port, work).has_value());
+      EXPECT_TRUE(work.output_is_exact());
+      const uint64_t first = pool.workers[0]->stats().experts_read,
+                     second = pool.workers[1]->stats().experts_read;
+      all = first + second;
+      most = std::max(first, second);
     }
-    for (const auto& worker : pool.workers) EXPECT_GT(worker->stats().rows, 0u) << "a rank without work";
+    if (choice == ReplicaChoice::by_experts) {
+      EXPECT_EQ(all, 8u * 6);
+      EXPECT_EQ(most, 8u * 3);
+    } else {
+      EXPECT_GT(all, 8u * 6 * 5 / 4) << "rows of one expert go to both";
+    }
   }
 }
 

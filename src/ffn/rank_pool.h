@@ -23,6 +23,7 @@ struct PoolOptions {
   uint32_t slots = 8;
   ExpertPlacement experts = {};
   std::vector<uint32_t> capture_sizes = {};  // graph mode, unless empty
+  ReplicaChoice replica_choice = ReplicaChoice::by_row;
 };
 
 struct Pool {
@@ -45,6 +46,7 @@ struct Pool {
     set_graph_mode(worker.settings);
     worker.ffn_addresses = addresses;
     worker.exchange = options.exchange;
+    worker.replica_choice = options.replica_choice;
     return worker;
   }
   void start(uint32_t rank) {
@@ -60,6 +62,7 @@ struct Pool {
     remote.addresses = addresses;
     remote.attention_rank = attention_rank;
     remote.slots_per_channel = options.slots;
+    remote.replica_choice = options.replica_choice;
     return remote;
   }
   std::unique_ptr<MultiRankFfn> connect(uint32_t attention_rank = 0) const {

@@ -12,7 +12,9 @@ Session::Session(uint64_t id, std::unique_ptr<Endpoint> endpoint, const SplitSet
     : id_(id),
       settings_(settings),
       endpoint_(std::move(endpoint)),
-      handshake_(settings, self, pieces, id, admission) {}
+      handshake_(settings, self, pieces, id, admission) {
+  load_->number = static_cast<uint32_t>(id);  // the part that counts up
+}
 
 std::string Session::peer_text() const {
   return handshake_.greeted() ? handshake_.peer().text() : endpoint_->peer_name();

@@ -15,6 +15,7 @@
 
 #include "afd/handshake.h"
 #include "afd/tile_frame.h"
+#include "ffn/client_load.h"
 #include "transport/endpoint.h"
 
 namespace tandem {
@@ -64,11 +65,9 @@ class Session {
   // Tiles that the compute thread holds: the connection must not be destroyed before they are done.
   std::atomic<uint32_t> pins{0};
 
-  // ---- under the worker's queue mutex ----
-  uint32_t waiting_tiles = 0;
-  Instant last_arrival{};
-  double mean_interval_us = 0;  // between tiles of this client: its pace
-  uint64_t tiles = 0, rows = 0;
+  // Under the worker's queue mutex.
+  ClientLoad& load() const { return *load_; }
+  const std::shared_ptr<ClientLoad>& shared_load() const { return load_; }
 
  private:
   struct QueuedReply {
@@ -80,6 +79,7 @@ class Session {
   void send(const FrameLayout& layout, Lease request_lease, Fill&& fill);
 
   const uint64_t id_;
+  const std::shared_ptr<ClientLoad> load_ = std::make_shared<ClientLoad>();
   const SplitSettings& settings_;
   std::unique_ptr<Endpoint> endpoint_;
   FfnHandshake handshake_;

@@ -1,6 +1,8 @@
 #include "ffn/tile_queue.h"
 
 #include <algorithm>
+#include <limits>
+#include <string>
 #include <utility>
 
 namespace tandem {
@@ -16,57 +18,150 @@ bool may_go(const WaitingTile& tile, bool homes) {
 
 }  // namespace
 
-TileQueue::TileQueue(const SchedulerPolicy& policy, size_t most_tiles) : policy_(policy) {
+TileQueue::TileQueue(const SchedulerPolicy& policy, size_t most_tiles, std::span<const uint16_t> moe_layers)
+    : policy_(policy), moe_layers_(moe_layers.begin(), moe_layers.end()) {
   tiles_.reserve(most_tiles);
   views_.reserve(most_tiles);
   tile_of_.reserve(most_tiles);
   picked_.reserve(most_tiles);
   decode_index_.reserve(most_tiles);
+  expected_.reserve(most_tiles);
+  answered_.reserve(most_tiles);
+  for (std::vector<Running>& running : running_) running.reserve(most_tiles);
 }
 
-bool TileQueue::push(WaitingTile& tile, uint32_t max_waiting) {
+Status TileQueue::push(WaitingTile& tile, const ClientQuota& quota) {
   {
     const std::lock_guard lock(mutex_);
-    Session& session = *tile.session;
-    if (session.waiting_tiles >= max_waiting) return false;
-    ++session.waiting_tiles;
-    ++session.tiles;
-    session.rows += tile.tile.header.rows;
-    if (session.last_arrival != Instant{}) {
-      const double interval = microseconds_since(session.last_arrival, tile.arrived);
-      session.mean_interval_us += kPaceWeight * (interval - session.mean_interval_us);
+    ClientLoad& client = tile.session->load();
+    const uint32_t rows = tile.tile.header.rows;
+    if (client.waiting_tiles >= quota.tiles) {
+      ++client.refused;
+      return make_error(ErrorCode::resource_exhausted,
+                        std::to_string(client.waiting_tiles) +
+                            " tiles of this client wait already, its quota (afd.client_waiting_tiles)");
     }
-    session.last_arrival = tile.arrived;
+    if (client.waiting_rows + rows > quota.rows) {
+      ++client.refused;
+      return make_error(ErrorCode::resource_exhausted,
+                        std::to_string(client.waiting_rows) + " rows of this client wait already, and " +
+                            std::to_string(rows) + " more are beyond its quota of " +
+                            std::to_string(quota.rows) + " (afd.client_waiting_rows)");
+    }
+    note_arrival(tile);
     tiles_.push_back(std::move(tile));
+    ++pushes_;
   }
   work_.notify_one();
-  return true;
+  return {};
+}
+
+void TileQueue::note_arrival(const WaitingTile& tile) {
+  ClientLoad& client = tile.session->load();
+  const FrameHeader& header = tile.tile.header;
+  const bool prefill = is_prefill(static_cast<RowClass>(header.row_class));
+  shares_.arrive(client.share, prefill, FfnScheduler::credit(served_, prefill));
+  ++client.waiting_tiles;
+  client.waiting_rows += header.rows;
+  ++client.tiles;
+  client.rows += header.rows;
+  if (client.last_arrival != Instant{}) {
+    const double interval = microseconds_since(client.last_arrival, tile.arrived);
+    client.mean_interval_us += kPaceWeight * (interval - client.mean_interval_us);
+  }
+  client.last_arrival = tile.arrived;
+  if (prefill || !client.answered) return;
+  if (layer_after(client.last_layer) == header.layer)
+    client.next_layer.observe(microseconds_since(*client.answered, tile.arrived));
+  client.answered.reset();
+}
+
+std::optional<LayerIndex> TileQueue::layer_after(LayerIndex layer) const {
+  const auto next = std::ranges::upper_bound(moe_layers_, layer);
+  if (next == moe_layers_.end()) return std::nullopt;  // a step's end: sampling and more, nobody's habit
+  return *next;
 }
 
 void TileQueue::view_tiles(bool homes) {
   const Instant at = now();
   views_.clear();
   tile_of_.clear();
+  double least[2] = {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
   for (uint32_t i = 0; i < tiles_.size(); ++i) {
     const WaitingTile& tile = tiles_[i];
     if (!may_go(tile, homes)) continue;
     tile_of_.push_back(i);
+    const FrameHeader& header = tile.tile.header;
+    const ClientLoad& client = tile.session->load();
     const Duration waited = at - tile.arrived;
-    views_.push_back({.layer = tile.tile.header.layer,
-                      .row_class = static_cast<RowClass>(tile.tile.header.row_class),
-                      .rows = tile.tile.header.rows,
+    const auto row_class = static_cast<RowClass>(header.row_class);
+    const size_t column = is_prefill(row_class) ? 1 : 0;
+    const double used = client.share.used_us[column];
+    views_.push_back({.layer = header.layer,
+                      .row_class = row_class,
+                      .rows = header.rows,
                       .waited = waited,
                       .behind = microseconds_since(tile.arrived, at) /
-                                std::max(tile.session->mean_interval_us, kMinIntervalMicroseconds)});
+                                std::max(client.mean_interval_us, kMinIntervalMicroseconds),
+                      .client = client.number,
+                      .request = uint64_t{header.step} << 32 | uint64_t{header.lane} << 16 | header.attempt,
+                      .used_us = used,
+                      .exempt = client.exempt});
+    if (!client.exempt) least[column] = std::min(least[column], used);
+  }
+  for (const bool prefill : {false, true}) {
+    const double used = least[prefill ? 1 : 0];
+    if (used != std::numeric_limits<double>::infinity()) shares_.advance(prefill, used);
   }
 }
 
+void TileQueue::expect_clients(Instant at) {
+  expected_.clear();
+  std::erase_if(answered_, [](const std::shared_ptr<ClientLoad>& client) {
+    client->listed = client->answered.has_value();
+    return !client->listed;
+  });
+  for (const std::shared_ptr<ClientLoad>& client : answered_) {
+    const auto in = client->next_layer.expected_in(microseconds_since(*client->answered, at));
+    const auto layer = layer_after(client->last_layer);
+    if (in && layer)
+      expected_.push_back({*layer, client->last_rows, std::chrono::microseconds(static_cast<int64_t>(*in))});
+  }
+}
+
+bool TileQueue::hold(std::unique_lock<std::mutex>& lock) {
+  const auto is_exempt = [](const QueuedTile& tile) { return tile.exempt; };
+  if (policy_.max_hold <= Duration::zero() || std::ranges::any_of(views_, is_exempt)) return false;
+  const Instant at = now();
+  expect_clients(at);
+  const Duration time = FfnScheduler::hold(views_, expected_, policy_, served_);
+  if (time <= Duration::zero()) return false;
+  const uint64_t seen = pushes_;
+  ++holds_.holds;
+  work_.wait_for(lock, time, [&] { return stopping_ || woken_ || pushes_ != seen; });
+  holds_.joined += pushes_ != seen ? 1 : 0;
+  holds_.held_us += microseconds_since(at);
+  return true;
+}
+
 void TileQueue::move_picked(std::vector<WaitingTile>& group) {
+  if (picked_.empty()) return;
+  ++groups_;
+  std::vector<Running>& running = running_[is_prefill(views_[picked_.front()].row_class) ? 1 : 0];
+  running.clear();
   for (const uint32_t picked : picked_) {
     const uint32_t index = tile_of_[picked];
-    tiles_[index].session->pins.fetch_add(1);
-    --tiles_[index].session->waiting_tiles;
-    group.push_back(std::move(tiles_[index]));
+    WaitingTile& tile = tiles_[index];
+    tile.session->pins.fetch_add(1);
+    const std::shared_ptr<ClientLoad>& client = tile.session->shared_load();
+    const FrameHeader& header = tile.tile.header;
+    --client->waiting_tiles;
+    client->waiting_rows -= header.rows;
+    if (std::exchange(client->last_group, groups_) != groups_) client->last_rows = 0;
+    client->last_layer = header.layer;
+    client->last_rows += header.rows;
+    running.push_back({client, header.rows});
+    group.push_back(std::move(tile));
   }
   std::erase_if(tiles_,
                 [](const WaitingTile& tile) { return tile.session == nullptr; });  // the ones moved away
@@ -76,10 +171,12 @@ bool TileQueue::take_group(std::vector<WaitingTile>& group, bool homes) {
   group.clear();
   std::unique_lock lock(mutex_);
   const auto may_start = [homes](const WaitingTile& tile) { return may_go(tile, homes); };
-  work_.wait(lock, [&] { return stopping_ || woken_ || std::ranges::any_of(tiles_, may_start); });
-  if (stopping_) return false;
-  if (std::exchange(woken_, false)) return true;
-  view_tiles(homes);
+  do {
+    work_.wait(lock, [&] { return stopping_ || woken_ || std::ranges::any_of(tiles_, may_start); });
+    if (stopping_) return false;
+    if (std::exchange(woken_, false)) return true;
+    view_tiles(homes);
+  } while (hold(lock));
   FfnScheduler::next(views_, policy_, served_, picked_);
   move_picked(group);
   computing_ = true;
@@ -112,7 +209,27 @@ bool TileQueue::take_preempting(double running_us, std::vector<WaitingTile>& gro
 
 void TileQueue::add_served(bool prefill, uint32_t microseconds) {
   const std::lock_guard lock(mutex_);
-  served_.add(prefill, microseconds);
+  std::vector<Running>& running = running_[prefill ? 1 : 0];
+  uint32_t rows = 0;
+  for (const Running& tile : running) rows += tile.rows;
+  served_.add(prefill, microseconds, expected_experts(policy_, rows));
+  const Instant at = now();
+  for (Running& tile : running) {
+    ClientLoad& client = *tile.client;
+    const double part = static_cast<double>(microseconds) * tile.rows / rows;
+    client.computed_us += part;
+    ShareClock::charge(client.share, prefill, part);
+    if (prefill || client.waiting_tiles > 0 || client.exempt) continue;
+    if (!client.listed && answered_.size() == answered_.capacity()) continue;
+    if (!std::exchange(client.listed, true)) answered_.push_back(tile.client);
+    client.answered = at;
+  }
+  running.clear();
+}
+
+HoldStats TileQueue::holds() const {
+  const std::lock_guard lock(mutex_);
+  return holds_;
 }
 
 template <class Match>
@@ -121,7 +238,8 @@ size_t TileQueue::drop(Match&& match) {
   const std::lock_guard lock(mutex_);
   for (WaitingTile& tile : tiles_) {
     if (!match(tile)) continue;
-    --tile.session->waiting_tiles;
+    --tile.session->load().waiting_tiles;
+    tile.session->load().waiting_rows -= tile.tile.header.rows;
     dropped.push_back(std::move(tile));
   }
   std::erase_if(tiles_, [](const WaitingTile& tile) { return tile.session == nullptr; });
@@ -137,6 +255,7 @@ size_t TileQueue::drop_request(const Session& session, const FrameHeader& header
 }
 
 size_t TileQueue::drop_session(const Session& session) {
+  locked([&] { session.load().answered.reset(); });  // nobody waits for one that has left
   return drop([&](const WaitingTile& tile) { return tile.session.get() == &session; });
 }
 

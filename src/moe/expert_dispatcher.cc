@@ -68,7 +68,7 @@ void add_row(std::span<const std::byte* const> sources, uint32_t hidden, T* out)
 
 }  // namespace
 
-void Prepared::reserve(size_t max_parts, uint32_t max_rows, uint32_t top_k) {
+void Prepared::reserve(size_t max_parts, uint32_t max_rows, uint32_t top_k, size_t num_experts) {
   parts.resize(max_parts);
   for (DispatchPart& part : parts) {
     part.rows.reserve(max_rows);
@@ -78,6 +78,11 @@ void Prepared::reserve(size_t max_parts, uint32_t max_rows, uint32_t top_k) {
   }
   cursors.reserve(max_parts);
   sources.reserve(max_parts);
+  place.reserve(num_experts);
+  chosen.reserve(num_experts);
+  active.reserve(num_experts);
+  replicas.reserve(num_experts);
+  balance.reserve(num_experts, max_parts);
 }
 
 Result<ExpertDispatcher> ExpertDispatcher::create(std::shared_ptr<const ExpertMap> map, uint32_t top_k) {
@@ -112,6 +117,7 @@ Result<ExpertDispatcher> ExpertDispatcher::create(std::shared_ptr<const ExpertMa
                                 "; one slice of an expert for each rank would do");
         }
         if (new_slice) created.first_owner_.push_back(static_cast<uint32_t>(created.owners_.size()));
+        created.has_replicas_ = created.has_replicas_ || !new_slice;
         created.owners_.push_back(index);
       }
     }
@@ -122,8 +128,36 @@ Result<ExpertDispatcher> ExpertDispatcher::create(std::shared_ptr<const ExpertMa
   return created;
 }
 
-Status ExpertDispatcher::prepare(LayerIndex layer, uint32_t rows, const RoutingView& routing,
-                                 Prepared& out) const {
+void ExpertDispatcher::choose_replicas(const uint32_t* first_slice, const RoutingView& routing,
+                                       Prepared& out) const {
+  constexpr uint32_t kNone = UINT32_MAX;
+  const uint32_t experts = map_->shape().num_experts;
+  out.place.assign(experts, kNone);
+  out.active.clear();
+  size_t slots = 0;
+  for (size_t i = 0; i < routing.ids.size(); ++i) {
+    if (routing.weights[i] == 0.0f) continue;
+    ++slots;
+    uint32_t& place = out.place[static_cast<size_t>(routing.ids[i])];
+    if (place != kNone) continue;
+    place = static_cast<uint32_t>(out.active.size());
+    out.active.push_back(static_cast<uint16_t>(routing.ids[i]));
+  }
+  out.by_experts = slots <= size_t{kFewRowsAnExpert} * out.active.size();
+  if (!out.by_experts) return;
+  out.replicas.clear();
+  for (const uint16_t expert :
+       out.active) {  // of its first slice; the others' owners stand in the same order
+    const uint32_t owner = first_owner_[first_slice[expert]], end = first_owner_[first_slice[expert] + 1];
+    out.replicas.push_back(std::span(owners_).subspan(owner, end - owner));
+  }
+  out.balance.solve(out.replicas, ranks_.size());
+  out.chosen.assign(experts, 0);
+  for (size_t i = 0; i < out.active.size(); ++i) out.chosen[out.active[i]] = out.balance.chosen(i);
+}
+
+Status ExpertDispatcher::prepare(LayerIndex layer, uint32_t rows, const RoutingView& routing, Prepared& out,
+                                 ReplicaChoice choice) const {
   if (layer >= layer_index_.size() || layer_index_[layer] < 0) {
     return make_error(ErrorCode::invalid_argument,
                       "dispatcher: layer " + std::to_string(layer) + " has no experts");
@@ -147,6 +181,8 @@ Status ExpertDispatcher::prepare(LayerIndex layer, uint32_t rows, const RoutingV
   }
   const uint32_t* first_slice =
       first_slice_.data() + static_cast<size_t>(layer_index_[layer]) * map_->shape().num_experts;
+  out.by_experts = false;
+  if (choice == ReplicaChoice::by_experts && has_replicas_) choose_replicas(first_slice, routing, out);
   for (uint32_t row = 0; row < rows; ++row) {
     const auto ids = routing.ids.subspan(size_t{row} * top_k_, top_k_);
     const auto weights = routing.weights.subspan(size_t{row} * top_k_, top_k_);
@@ -158,7 +194,9 @@ Status ExpertDispatcher::prepare(LayerIndex layer, uint32_t rows, const RoutingV
           begin + (end - begin == 1 ? 0 : (routing_hash(ids, weights) >> kSharedHashShift) % (end - begin));
       for (uint32_t slice = begin; slice < end; ++slice) {
         const uint32_t owner = first_owner_[slice], replicas = first_owner_[slice + 1] - owner;
-        const uint32_t chosen = replicas == 1 ? 0 : routing_hash(ids, weights) % replicas;
+        const uint32_t chosen = replicas == 1    ? 0
+                                : out.by_experts ? out.chosen[static_cast<size_t>(ids[slot])] % replicas
+                                                 : routing_hash(ids, weights) % replicas;
         DispatchPart& part = out.parts[owners_[owner + chosen]];
         if (part.rows.empty() || part.rows.back() != row) {
           part.rows.push_back(row);

@@ -8,6 +8,8 @@
 // its id and weighs 0. Of replicas, the row's own routing chooses: spread evenly over rows, the same wherever
 // the row is computed and with whatever others, so that batching changes no bit. All slices of one row choose
 // alike: where replicas are copies of whole groups of ranks, a row stays in one group.
+// ReplicaChoice::by_experts chooses for each expert instead where rows are few: each expert is then read
+// once, and no rank reads many more than another (replica_choice.h).
 //
 // Immutable after creation; any thread may call with a Prepared of its own. Nothing is allocated once a
 // Prepared has seen its largest request.
@@ -22,6 +24,7 @@
 #include "base/dtype.h"
 #include "moe/expert_map.h"
 #include "moe/ffn_port.h"
+#include "moe/replica_choice.h"
 
 namespace tandem {
 
@@ -44,13 +47,21 @@ struct Prepared {
   std::vector<DispatchPart>
       parts;  // one for each rank of the map, ascending; without rows where it gets none
 
+  bool by_experts = false;  // replicas were chosen so: no other rank can know the choice from a row alone
+
+  // Scratch of `prepare`, by expert: its place in `active`, and the replica that was chosen.
+  std::vector<uint32_t> place, chosen;
+  std::vector<uint16_t> active;                     // experts that a row asks for
+  std::vector<std::span<const uint16_t>> replicas;  // of each of them
+  ReplicaBalance balance;
+
   // Scratch of `add_partials`.
   std::vector<size_t> cursors;
   std::vector<const std::byte*> sources;
 
   // Room for requests of at most `max_rows` rows that go to at most `max_parts` ranks: neither `prepare` nor
   // `add_partials` allocates for them, the first one included.
-  void reserve(size_t max_parts, uint32_t max_rows, uint32_t top_k);
+  void reserve(size_t max_parts, uint32_t max_rows, uint32_t top_k, size_t num_experts = 0);
 };
 
 class ExpertDispatcher {
@@ -64,10 +75,15 @@ class ExpertDispatcher {
 
   // `routing` passed validate_routing for the map's number of experts. invalid_argument: a layer without
   // experts, or a routing of another size than rows and top_k say.
-  Status prepare(LayerIndex layer, uint32_t rows, const RoutingView& routing, Prepared& out) const;
+  Status prepare(LayerIndex layer, uint32_t rows, const RoutingView& routing, Prepared& out,
+                 ReplicaChoice choice = ReplicaChoice::by_row) const;
 
  private:
+  // Chooses a replica of every expert that is asked for; by_experts stays false where that does not pay.
+  void choose_replicas(const uint32_t* first_slice, const RoutingView& routing, Prepared& out) const;
+
   std::shared_ptr<const ExpertMap> map_;
+  bool has_replicas_ = false;
   uint32_t top_k_ = 0;
   std::vector<uint16_t> ranks_;
   std::vector<int32_t> layer_index_;   // by layer; -1: no experts

@@ -70,7 +70,9 @@ TEST(ExpertDispatcher, EveryRowAndSlotGoesToExactlyOneOwner) {
     ASSERT_TRUE(dispatcher.has_value());
     const Routing routing = random_routing(rows, experts, top_k, random);
     const LayerIndex layer = round % 3 == 0 ? 1 : 3;
-    ASSERT_TRUE(dispatcher->prepare(layer, rows, routing.view(), prepared).has_value());
+    const ReplicaChoice choice = round % 4 < 2 ? ReplicaChoice::by_row : ReplicaChoice::by_experts;
+    ASSERT_TRUE(dispatcher->prepare(layer, rows, routing.view(), prepared, choice).has_value());
+    ASSERT_FALSE(choice == ReplicaChoice::by_row && prepared.by_experts);
 
     std::map<std::pair<uint32_t, uint32_t>, int> sent;  // (row, slot) -> how often
     std::vector<int> shared(rows);                      // who adds a row's shared experts
@@ -140,6 +142,55 @@ TEST(ExpertDispatcher, ReplicasShareTheRowsAndARowsChoiceDoesNotDependOnItsNeigh
   }
 }
 
+std::shared_ptr<const ExpertMap> placed_map(uint32_t experts, const ExpertPlacement& placement,
+                                            uint32_t ranks) {
+  const ExpertMapShape shape{{0}, experts, 40};
+  std::vector<Piece> pieces;
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    const auto share = held_share(shape, placement, rank, ranks);
+    EXPECT_TRUE(share.has_value()) << share.error().message;
+    for (const Piece& piece : share_pieces(shape, *share, {static_cast<uint16_t>(rank), 0}))
+      pieces.push_back(piece);
+  }
+  auto map = ExpertMap::assemble(shape, std::move(pieces), 1);
+  EXPECT_TRUE(map.has_value()) << map.error().message;
+  return std::make_shared<const ExpertMap>(std::move(*map));
+}
+
+// Whole copies of groups that slice their experts: all slices of an expert go to one group, and no rank has
+// more than one expert more than another.
+TEST(ExpertDispatcher, FewRowsReplicasAreChosenByExperts) {
+  std::mt19937 random(2);
+  constexpr uint32_t kExperts = 32, kTopK = 4, kRows = 6;
+  const auto map = placed_map(kExperts, {PlacementKind::hybrid, 2, 2}, 4);
+  const auto dispatcher = ExpertDispatcher::create(map, kTopK);
+  ASSERT_TRUE(dispatcher.has_value());
+  Prepared prepared;
+  const Routing many = random_routing(2000, kExperts, kTopK, random);
+  ASSERT_TRUE(dispatcher->prepare(0, 2000, many.view(), prepared, ReplicaChoice::by_experts).has_value());
+  EXPECT_FALSE(prepared.by_experts) << "rows are what counts then";
+  for (int round = 0; round < 50; ++round) {
+    const Routing routing = random_routing(kRows, kExperts, kTopK, random);
+    ASSERT_TRUE(
+        dispatcher->prepare(0, kRows, routing.view(), prepared, ReplicaChoice::by_experts).has_value());
+    ASSERT_TRUE(prepared.by_experts);
+    std::vector<std::set<int32_t>> read(4);
+    std::set<int32_t> asked;
+    for (size_t i = 0; i < routing.ids.size(); ++i) {
+      if (routing.weights[i] != 0.0f) asked.insert(routing.ids[i]);
+    }
+    for (const DispatchPart& part : prepared.parts) {
+      for (size_t i = 0; i < part.ids.size(); ++i) {
+        if (part.weights[i] != 0.0f) read[part.rank].insert(part.ids[i]);
+      }
+    }
+    EXPECT_EQ(read[0], read[1]);
+    EXPECT_EQ(read[2], read[3]);
+    EXPECT_EQ(read[0].size() + read[2].size(), asked.size()) << "an expert is read twice";
+    EXPECT_LE(std::max(read[0].size(), read[2].size()), (asked.size() + 1) / 2);
+  }
+}
+
 TEST(ExpertDispatcher, ARankWithoutRowsGetsNone) {
   std::vector<Piece> pieces;
   for (uint16_t expert = 0; expert < 4; ++expert)
@@ -189,21 +240,6 @@ TEST(ExpertDispatcher, NothingIsAllocatedOnceWarm) {
     add_partials(prepared, partials, 1, DType::f32, out.data());
     ASSERT_EQ(places(), before);
   }
-}
-
-std::shared_ptr<const ExpertMap> placed_map(uint32_t experts, const ExpertPlacement& placement,
-                                            uint32_t ranks) {
-  const ExpertMapShape shape{{0}, experts, 40};
-  std::vector<Piece> pieces;
-  for (uint32_t rank = 0; rank < ranks; ++rank) {
-    const auto share = held_share(shape, placement, rank, ranks);
-    EXPECT_TRUE(share.has_value()) << share.error().message;
-    for (const Piece& piece : share_pieces(shape, *share, {static_cast<uint16_t>(rank), 0}))
-      pieces.push_back(piece);
-  }
-  auto map = ExpertMap::assemble(shape, std::move(pieces), 1);
-  EXPECT_TRUE(map.has_value()) << map.error().message;
-  return std::make_shared<const ExpertMap>(std::move(*map));
 }
 
 // Whatever the placement: each intermediate row of each live slot is computed exactly once, at its full

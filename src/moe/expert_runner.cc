@@ -129,6 +129,7 @@ ExpertRunner::Ran ExpertRunner::run_routed(std::span<const MlpWeights> experts, 
                          bias_of(experts[e].gate_up_bias), bias_of(experts[e].down_bias)});
     }
     ++ran.experts;
+    ran.bytes += experts[e].gate_up.bytes + experts[e].down.bytes;
     intermediate = std::max(intermediate, experts[e].down.cols);
     ran.slots += count;
   }

@@ -45,6 +45,7 @@ class ExpertRunner {
   struct Ran {
     uint32_t experts = 0;  // whose weights were streamed
     uint32_t slots = 0;    // that were computed
+    uint64_t bytes = 0;    // of those weights
   };
   // `in`: rows of the compute dtype; where the weights are int8 also int8 rows, which are taken as they are.
   // Others are quantised here, each once, and so is each intermediate row. `between` is called between pieces

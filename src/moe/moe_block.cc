@@ -206,7 +206,9 @@ struct MoeBlock::Impl {
     }
     stats.experts_read += ran.experts;
     stats.expert_rows += ran.slots;
+    stats.bytes_read += ran.bytes;
     const bool shared = run_shared_rows(layer, rows, in, partial, shared_rows);
+    if (shared) stats.bytes_read += layer.shared.gate_up.bytes + layer.shared.down.bytes;
     combine(rows, routing.top_k, weights_of_held(layer, routing), shared ? experts.mlp_outputs() : nullptr,
             partial ? shared_rows.data() : nullptr, out);
   }

@@ -72,6 +72,7 @@ struct MoeRequest {
 
 struct MoeStats {
   uint64_t calls = 0, rows = 0, expert_rows = 0, experts_read = 0;
+  uint64_t bytes_read = 0;  // weights of routed and shared experts that were streamed
 };
 
 // How often this rank routed, and how long that took: two readings of the clock a call.

@@ -2,10 +2,11 @@
 
 import json
 import re
+import urllib.request
 
 import pytest
 
-from tests.conftest import ARITH, ROOT, TandemServer
+from tests.conftest import ARITH, ROOT, FfnRank, TandemServer
 from tests.e2e.conftest import MODEL, make_client, user
 
 SUFFIX = re.compile(r"_(bucket|sum|count)$")
@@ -18,7 +19,10 @@ def documented():
 
 
 def exposed(server):
-    text = server.request("GET", "/metrics").body
+    return families(server.request("GET", "/metrics").body)
+
+
+def families(text):
     types, helps = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.M)), dict(re.findall(r"^# HELP (\w+) (.*)$", text, re.M))
     labels = {name: set() for name in types}
     for name, given in re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", text, re.M):
@@ -39,10 +43,28 @@ def front(tmp_path_factory):
 
 def test_the_page_is_complete(front, client, server):
     client.chat.completions.create(model=MODEL, messages=user("7"), max_tokens=5)
-    page = documented()
+    page = {name: row for name, row in documented().items() if not name.startswith("tandem_ffn_rank_")}
     assert exposed(front) == page
     alone = exposed(server)
     assert alone == {name: row for name, row in page.items() if not name.startswith("tandem_attention_rank_")}
+
+
+def test_an_ffn_rank_has_a_page_of_its_own(tmp_path):
+    ffn = FfnRank(f"shm://{tmp_path}/ffn.sock", tmp_path, "--metrics-listen", "127.0.0.1:0")
+    try:
+        attention = TandemServer(["attention", "--model", str(ARITH), "--ffn", ffn.address, "--port", "0"], tmp_path).wait_ready()
+        try:
+            make_client(attention).chat.completions.create(model=MODEL, messages=user("7"), max_tokens=5)
+            text = urllib.request.urlopen(ffn.facts["metrics"]).read().decode()
+        finally:
+            attention.stop()
+    finally:
+        ffn.close()
+    assert families(text) == {name: row for name, row in documented().items() if name.startswith("tandem_ffn_rank_")}
+    values = dict(re.findall(r"^(\w+) (\S+)$", text, re.M))
+    assert float(values["tandem_ffn_rank_clients_per_call_sum"]) >= float(values["tandem_ffn_rank_calls_total"]) > 0
+    assert float(values["tandem_ffn_rank_read_bytes_total"]) > 0
+    assert re.search(r'^tandem_ffn_rank_client_rows_total\{client="attention rank 0 \(\S+\)",session="0x[0-9a-f]+"\} [1-9]', text, re.M), text
 
 
 def test_the_dashboard_asks_for_what_there_is():

@@ -164,7 +164,7 @@ def test_quantized_rows_need_the_gate_on_attention(prompts):
 
 
 SLICED = ((2, "slice"), (3, "slice"), (4, "slice"), (3, "hybrid"), (4, "hybrid"), (4, "hybrid", "--expert-replicas", "2"),
-          (3, "expert", "--expert-replicas", "2"))
+          (3, "expert", "--expert-replicas", "2"), (4, "hybrid", "--expert-replicas", "2", "--replica-choice", "row"))
 
 
 @pytest.mark.parametrize("model", MODELS)
