@@ -106,7 +106,7 @@ Status PoolClients::check(SharingPool& pool) {
     Client& client = *clients_[i];
     TANDEM_TRY(submit(client));
     while (client.under_way) {
-      TANDEM_ASSIGN(const bool done, collect(client, Instant::max()));
+      TANDEM_ASSIGN(const bool done, collect(client, Instant::min()));  // and no more
       if (!done) sleep(Instant::max());
     }
     std::vector<std::byte> wanted(client.answer.size());

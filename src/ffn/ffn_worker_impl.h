@@ -147,8 +147,10 @@ struct FfnWorker::Impl {
   static constexpr uint64_t kListenerKey = 0;
   bool listener_ready = true;  // the I/O thread's, as the next ones
   Instant listener_looked{};
-  bool listening = true;  // the poller has the listener
-  Instant accept_from{};  // no connection is accepted before
+  bool listening = true;     // the poller has the listener
+  Instant accept_from{};     // no connection is accepted before
+  Duration stranger_debt{};  // time spent on strangers, less their share of the time since
+  Instant stranger_debt_at{};
   Poller poller;
   IdleSpin spin{options.may_spin};  // the I/O thread's
   TileQueue queue;

@@ -19,10 +19,12 @@ constexpr Duration kLinger = std::chrono::milliseconds(200);
 // together find room, and what they hold (slots for the largest messages) stays small beside the clients'.
 constexpr size_t kMostUnopened = 16;
 
-// While there are clients, the I/O thread spends one part of its time in so many on connections that are
-// none: their requests wait for a hello now and then, not for a flood of them. A handshake takes a fraction
-// of a millisecond, so a rank that comes back waits for some.
+// While there are clients, the I/O thread spends no more than one part of its time in so many on connections
+// that are none: requests wait for a hello now and then, not for a flood of them.
 constexpr int kStrangerShare = 10;
+// What it may spend on them at once before that counts. A handshake takes a millisecond or two, so the ranks
+// of a deployment that come together notice nothing.
+constexpr Duration kStrangerBurst = std::chrono::milliseconds(50);
 // One costly connection (shm maps its memory in tens of milliseconds) keeps the next one out no longer than
 // this.
 constexpr Duration kLongestPause = std::chrono::milliseconds(200);
@@ -60,10 +62,14 @@ Duration FfnWorker::Impl::time_to_sleep() const {
 void FfnWorker::Impl::charge_strangers(Instant began) {
   if (count(Session::Phase::serving) == 0) return;
   const Instant at = now();
-  accept_from =
-      std::max(accept_from, began) + std::min<Duration>(kStrangerShare * (at - began), kLongestPause);
+  stranger_debt =
+      std::max<Duration>(stranger_debt - (at - stranger_debt_at) / kStrangerShare, Duration::zero());
+  stranger_debt_at = at;
+  stranger_debt += at - began;
+  if (stranger_debt <= kStrangerBurst) return;
+  accept_from = at + std::min<Duration>(kStrangerShare * (stranger_debt - kStrangerBurst), kLongestPause);
   // One that is paused must not wake the thread for connections that wait: they wait in the system's queue.
-  if (accept_from > at && std::exchange(listening, false)) poller.remove(listener->fd());
+  if (std::exchange(listening, false)) poller.remove(listener->fd());
 }
 
 bool FfnWorker::Impl::look_at_listener() {
