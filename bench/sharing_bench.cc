@@ -91,7 +91,7 @@ class Bench {
 
   Status run() {
     TANDEM_ASSIGN(pool_, SharingPool::create(options_));
-    TANDEM_ASSIGN(const ReadMemory memory, ReadMemory::create(kReadBytes, PageKind::small));
+    TANDEM_ASSIGN(const ReadMemory memory, ReadMemory::create(kReadBytes, PageKind::huge));
     const RoofLoops* loops = roof_loops(pool_->runner().table().name);
     if (loops == nullptr)
       return make_error(ErrorCode::internal, "bench sharing: no roof for the kernel table");
