@@ -33,7 +33,7 @@ InFlightRequest* InFlightTable::open(const FfnRequest& request, Instant at) {
   entry.tiles = (request.rows + kMaxTileRows - 1) / kMaxTileRows;
   entry.sent = entry.answered = 0;
   entry.got.assign(entry.tiles, false);
-  entry.times = {};
+  entry.times = entry.last = {};
   entry.submitted = at;
   ++in_flight_;
   unsent_tiles_ += entry.tiles;
@@ -95,6 +95,7 @@ bool InFlightTable::mark_answered(InFlightRequest& entry, uint32_t tile, const F
   entry.times.compute_us = std::max(entry.times.compute_us, times.compute_us);
   entry.times.exchange_us = std::max(entry.times.exchange_us, times.exchange_us);
   entry.times.residence_us = std::max(entry.times.residence_us, times.residence_us);
+  entry.last = times;
   return entry.answered == entry.tiles;
 }
 

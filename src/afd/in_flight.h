@@ -29,6 +29,7 @@ struct InFlightRequest {
   uint32_t answered = 0;  // how many
   std::vector<bool> got;  // [tiles]
   FfnTimes times;         // of the slowest tile, each part on its own
+  FfnTimes last;          // of the tile that was answered last
   Instant submitted;
 
   bool is_prefill() const {

@@ -15,6 +15,7 @@
 #include "afd/rank_links.h"
 #include "afd/tile_frame.h"
 #include "base/region_time.h"
+#include "base/trace_ring.h"
 #include "kernels/activation_format.h"
 #include "transport/unique_fd.h"
 
@@ -43,6 +44,7 @@ struct PendingRequest {
   uint32_t unanswered = 0;
   bool adds_up = false;  // the answers are sums to be added; otherwise they are rows of request.out, in place
   FfnTimes times;        // of the slowest part, each on its own
+  LastAnswer last;
 };
 
 Status check_placement(const SplitSettings& settings) {
@@ -145,7 +147,7 @@ struct MultiRankFfn::Impl {
 
   void complete(PendingRequest& entry, Status status) {
     if (!status) ++failures;
-    completions.push_back({entry.ticket, std::move(status), entry.times});
+    completions.push_back({entry.ticket, std::move(status), entry.times, entry.last});
     close(entry);
   }
 
@@ -261,11 +263,31 @@ struct MultiRankFfn::Impl {
       entry.times.exchange_us = std::max(entry.times.exchange_us, answer.times.exchange_us);
       entry.times.residence_us = std::max(entry.times.residence_us, answer.times.residence_us);
       entry.times.reply_ns += answer.times.reply_ns;
+      if (answer.last.arrived >= entry.last.arrived) entry.last = answer.last;
+      if (tracing() && answer.status) record(entry, answer.last);
       if (!answer.status) return complete(entry, answer.status);  // the other parts are not wanted any more
       if (entry.unanswered > 0) return;
       if (entry.adds_up) add_up(entry);
       return complete(entry, {});
     }
+  }
+
+  bool tracing() const { return ring != nullptr && ring->on(); }
+  void record(const PendingRequest& entry, const LastAnswer& answer) {
+    const int64_t arrived = trace_time(answer.arrived);
+    ring->add({.begin_ns = arrived,
+               .end_ns = trace_time(now()),
+               .arrived_ns = arrived,
+               .queue_us = answer.times.queue_us,
+               .compute_us = answer.times.compute_us,
+               .exchange_us = answer.times.exchange_us,
+               .residence_us = answer.times.residence_us,
+               .step = entry.request.step,
+               .rows = entry.request.rows,
+               .layer = entry.request.layer,
+               .lane = entry.request.lane,
+               .rank = answer.rank,
+               .kind = TraceKind::reply});
   }
 
   void collect() {
@@ -280,6 +302,7 @@ struct MultiRankFfn::Impl {
 
   const RemoteFfnOptions options;
   const FfnTraits traits;
+  TraceRing* ring = nullptr;
   UniqueFd event, waitable;  // of completions that are here already; of those and all connections
   bool event_set = false;    // `event` is readable
   std::unique_ptr<ExpertDispatcher> dispatcher;
@@ -341,6 +364,7 @@ Result<Ticket> MultiRankFfn::submit(const FfnRequest& request) {
   entry.request = request;
   entry.unanswered = 0;
   entry.times = {};
+  entry.last = {};
   if (Status sent = state.dispatch(entry); !sent) {
     state.close(entry);
     return std::unexpected(std::move(sent.error()));
@@ -365,6 +389,10 @@ void MultiRankFfn::cancel(Ticket ticket) {
   if (PendingRequest* entry = state.find(ticket); entry != nullptr) return state.close(*entry);
   std::erase_if(state.completions,
                 [ticket](const Completion& completion) { return completion.ticket == ticket; });
+}
+
+void MultiRankFfn::trace_to(TraceRing* ring) {
+  impl_->ring = ring;
 }
 
 Status MultiRankFfn::health() const {

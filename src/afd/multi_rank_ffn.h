@@ -41,6 +41,7 @@ class MultiRankFfn final : public FfnPort {
   size_t poll(std::span<Completion> out) override;
   void cancel(Ticket ticket) override;
   int wait_fd() const override;
+  void trace_to(TraceRing* ring) override;
   Status health() const override;
 
   RemoteFfnStats stats() const;  // `requests` and `failures` of this port, the others summed over ranks

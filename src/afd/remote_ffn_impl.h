@@ -94,7 +94,9 @@ struct RemoteFfn::Impl {
 
   void complete(InFlightRequest& entry, Status status) {
     if (!status) ++stats.failures;
-    completions.push_back({entry.ticket, std::move(status), entry.times});
+    const LastAnswer last{
+        .rank = static_cast<uint16_t>(options.ffn_rank), .arrived = now(), .times = entry.last};
+    completions.push_back({entry.ticket, std::move(status), entry.times, last});
     table.close(entry);
     signal();
   }

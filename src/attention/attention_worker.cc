@@ -62,6 +62,8 @@ void AttentionWorker::Impl::wake() const {
 void AttentionWorker::Impl::loop() {
   pthread_setname_np(pthread_self(), "tandem-attn");
   if (options.on_start) options.on_start();
+  if (options.trace != nullptr) options.trace->start();
+  Instant looked = now();
   while (!stop.load()) {
     const Instant began = now();
     take_inbox();
@@ -75,7 +77,18 @@ void AttentionWorker::Impl::loop() {
     publish_stats();
     loop_host += polled - began + (now() - ran);
     tend_prefix_file();
-    if (!progress) sleep();
+    if (options.trace != nullptr) {
+      const Instant done = now();
+      trace_loop(TraceKind::loop, looked, done);
+      looked = done;
+    }
+    if (progress) continue;
+    sleep();
+    if (options.trace != nullptr) {
+      const Instant woken = now();
+      trace_loop(TraceKind::sleep, looked, woken);
+      looked = woken;
+    }
   }
   const Error stopping{ErrorCode::unavailable, "the server is stopping"};
   {
@@ -262,6 +275,10 @@ void AttentionWorker::Impl::publish_stats() {
   stats.speculation.tokens = drafts.tokens();
 }
 
+void AttentionWorker::Impl::trace_loop(TraceKind kind, Instant begin, Instant end) {
+  options.trace->add({.begin_ns = trace_time(begin), .end_ns = trace_time(end), .kind = kind});
+}
+
 void AttentionWorker::Impl::sleep() {
   const bool waits = std::ranges::any_of(streams, [](const StepStream& stream) { return stream.busy(); });
   // A port without a descriptor has its completions at once: it cannot be what we wait for.
@@ -297,6 +314,7 @@ Result<std::unique_ptr<AttentionWorker>> AttentionWorker::create(const Attention
   impl->limits.vocab_size = options.vocab_size;
   impl->limits.max_num_seqs = options.scheduler.max_num_seqs;
   impl->limits.max_queue = options.max_queue;
+  port.trace_to(options.trace);
   TANDEM_TRY(impl->create_streams(programs));
   TANDEM_TRY(impl->warm_up());
   impl->load_prefixes_from_file();

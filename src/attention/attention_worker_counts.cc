@@ -38,6 +38,14 @@ void AttentionWorker::Impl::count_execution(const StepStream& stream, const Step
   (replay ? counts.replay_host_seconds : counts.eager_host_seconds) += host;
 }
 
+// The mutex is held.
+void AttentionWorker::Impl::count_times(const StepStats& step) {
+  stats.ffn_queue_seconds += static_cast<double>(step.queue_us) * 1e-6;
+  stats.ffn_compute_seconds += static_cast<double>(step.compute_us) * 1e-6;
+  stats.ffn_exchange_seconds += static_cast<double>(step.exchange_us) * 1e-6;
+  stats.lane_busy_seconds += std::chrono::duration<double>(step.busy).count();
+}
+
 void AttentionWorker::Impl::count_step(const StepStream& stream, const StepLane& lane) {
   const StepStats& step = lane.lane->stats();
   {
@@ -57,6 +65,7 @@ void AttentionWorker::Impl::count_step(const StepStream& stream, const StepLane&
     stats.step_seconds += std::chrono::duration<double>(step.elapsed).count();
     stats.ffn_round_trip_seconds += static_cast<double>(step.round_trip_us) * 1e-6;
     stats.ffn_residence_seconds += static_cast<double>(step.residence_us) * 1e-6;
+    count_times(step);
   }
   const double busy = std::chrono::duration<double>(step.busy).count();
   if (stream.decode_parts > 0) {

@@ -150,6 +150,7 @@ void AttentionWorker::Impl::count_round(const StepStream& stream, const StepStat
   stats.ffn_wait_seconds += std::chrono::duration<double>(step.waited).count();
   stats.ffn_round_trip_seconds += static_cast<double>(step.round_trip_us) * 1e-6;
   stats.ffn_residence_seconds += static_cast<double>(step.residence_us) * 1e-6;
+  count_times(step);
 }
 
 void AttentionWorker::Impl::finish_draft_round(StepStream& stream) {

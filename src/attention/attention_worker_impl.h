@@ -112,7 +112,7 @@ struct AttentionWorker::Impl {
       : options(worker_options),
         pools(std::move(state_pools)),
         port(&ffn_port),
-        executor(kernels, ffn_port),
+        executor(kernels, ffn_port, worker_options.trace),
         cache(worker_options.prefix_caching ? PrefixCache::create(pools, cache_options(worker_options))
                                             : nullptr),
         scheduler(worker_options.scheduler, cache.get()),
@@ -153,6 +153,7 @@ struct AttentionWorker::Impl {
   void finish(Sequence& sequence, FinishReason reason, const Error& error);
   void publish_stats();
   void sleep();
+  void trace_loop(TraceKind kind, Instant begin, Instant end);
 
   // ---- worker thread: attention_worker_steps.cc ----
 
@@ -171,6 +172,7 @@ struct AttentionWorker::Impl {
   void drop(StepStream& stream);
   void count_execution(const StepStream& stream, const StepLane& lane, ExecutionStats& counts);
   void count_step(const StepStream& stream, const StepLane& lane);
+  void count_times(const StepStats& step);
   void choose_decode_lanes();
   StepStream& stream_of(const Lane& lane);
 

@@ -41,6 +41,7 @@ struct Served {
     bool captures = false;  // decode programs of 4 and 12 rows
     GrammarCache::LoadVocabulary vocabulary = nullptr;
     bool prefix_caching = true;
+    TraceRing* trace = nullptr;
   };
   Served() : Served(Limits()) {}
   explicit Served(const Limits& limits)
@@ -71,6 +72,7 @@ struct Served {
     options.drafter = limits.drafter;
     options.vocabulary = limits.vocabulary;
     options.prefix_caching = limits.prefix_caching;
+    options.trace = limits.trace;
     const StateCaches& caches = pools.caches();
     AttentionPrograms programs;
     if (model_drafts && config.draft.kind == DraftKind::dspark) {

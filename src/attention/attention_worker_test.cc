@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "attention/attention_worker_served.h"
+#include "attention/dead_time.h"
 
 namespace tandem {
 namespace {
@@ -56,6 +57,34 @@ TEST(AttentionWorker, LanesChangeNoBit) {
     }
   }
   EXPECT_GE(most_waiting, 8u) << "lanes never waited beside each other";
+}
+
+// Recording changes no bit, and whatever lanes do to each other, the recorded time adds up.
+TEST(AttentionWorker, ATraceChangesNoBitAndAddsUp) {
+  Served alone;
+  const auto want = answer_all(alone, true);
+  for (const uint32_t lanes : {1u, 3u}) {
+    TraceRing ring(1 << 20);
+    {
+      Served served({.num_blocks = 12,
+                     .max_num_seqs = 7,
+                     .max_num_batched_tokens = 21,
+                     .lanes = {lanes, false, LaneSplit::by_token},
+                     .late = lanes,
+                     .trace = &ring});
+      EXPECT_EQ(answer_all(served, false), want);
+    }
+    EXPECT_EQ(ring.dropped(), 0u);
+    const DeadTime time = account_dead_time(ring.events());
+    EXPECT_EQ(time.rank.total(), time.wall_ns());
+    EXPECT_GT(time.rank.attention, 0);
+    EXPECT_GT(time.rank.experts, 0);
+    EXPECT_GT(time.exchanges, 0u);
+    // Between two turns of the loop nothing is; a machine that takes the CPU away may be anywhere else.
+    EXPECT_LT(time.rank.unaccounted, time.wall_ns() / 50);
+    ASSERT_EQ(time.lanes.size(), 2 * lanes) << "as many for prompts";
+    for (const LaneTime& lane : time.lanes) EXPECT_EQ(lane.parts.total(), time.wall_ns());
+  }
 }
 
 TEST(AttentionWorker, AutomaticLanesChangeNoBitAndBeginWithOne) {

@@ -179,6 +179,10 @@ struct EngineStats {
   // Totals of exchanges with FFN ranks: from submit to completion here, and from arrival to reply there, as
   // they say. The difference was on the wire (with several lanes also in this rank, waiting to be looked at).
   double ffn_round_trip_seconds = 0, ffn_residence_seconds = 0;
+  // Of the residence, as the FFN ranks say: waiting, computing, waiting for other FFN ranks; of several
+  // ranks each the largest. Where experts are in this process, their computing.
+  double ffn_queue_seconds = 0, ffn_compute_seconds = 0, ffn_exchange_seconds = 0;
+  double lane_busy_seconds = 0;  // in which lanes ran operations here
 };
 
 inline void ExecutionStats::add(const ExecutionStats& other) {

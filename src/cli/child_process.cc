@@ -70,10 +70,14 @@ ChildProcess& ChildProcess::operator=(ChildProcess&& other) noexcept {
 }
 
 ChildProcess::~ChildProcess() {
-  if (out_fd_ >= 0) ::close(out_fd_);
+  end(kTerminateLimit);
+}
+
+void ChildProcess::end(Duration limit) {
+  if (out_fd_ >= 0) ::close(std::exchange(out_fd_, -1));
   if (pid_ < 0 || !alive()) return;
   ::kill(pid_, SIGTERM);
-  const Instant end = now() + kTerminateLimit;
+  const Instant end = now() + limit;
   while (alive() && now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   if (alive()) {
     ::kill(pid_, SIGKILL);

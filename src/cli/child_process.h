@@ -21,8 +21,11 @@ class ChildProcess {
   ChildProcess() = default;
   ChildProcess(ChildProcess&& other) noexcept { *this = std::move(other); }
   ChildProcess& operator=(ChildProcess&& other) noexcept;
-  // Ends the child (SIGTERM, then SIGKILL after a second) and waits for it.
+  // Ends the child as `end` does, within a second.
   ~ChildProcess();
+  // Asks the child to end (SIGTERM), kills it when it has not within `limit`, and waits for it. Its output is
+  // not read any more.
+  void end(Duration limit);
 
   pid_t pid() const { return pid_; }
   // The next line of its standard output. unavailable, with the exit status, when it has ended;

@@ -91,7 +91,8 @@ std::vector<Command> make_commands() {
        "One of several: --ffn tcp://10.0.0.2:7000,tcp://10.0.0.3:7000 --ffn-rank 1\n"
        "With --connector m2n --compute-gate-on-attention: --num-ffn-ranks 2 --ffn-rank 1 would do",
        with({"afd.", "vllm."}),
-       {"afd.attention", "afd.attention_listen", "afd.attention_rank", "afd.role", "afd.connect_timeout_s"},
+       {"afd.attention", "afd.attention_listen", "afd.attention_rank", "afd.role", "afd.connect_timeout_s",
+        "engine.trace", "engine.trace_events"},
        "model",
        {},
        run_ffn});
@@ -112,6 +113,30 @@ std::vector<Command> make_commands() {
        "Example: tandem generate --model models/arith --chat --prompt 'Tom has 3 apples ...'",
        with({"afd.", "serving.", "up.", "generate.", "vllm.enforce_eager", "vllm.compilation_config"}),
        of_a_server, "model", offline_defaults, run_generate});
+  std::vector<std::string> not_traced = of_a_server;
+  not_traced.emplace_back("engine.trace");
+  table.push_back(
+      {"trace", "run prompts, record every lane, wire and FFN rank, and say where the time went",
+       "Random prompts (--sequences, --prompt-tokens), or those of --prompt or --prompts-file, in any "
+       "placement.\n"
+       "Writes Chrome trace JSON, which ui.perfetto.dev loads, and prints for each attention rank what of "
+       "the time\n"
+       "was attention, experts, queue, exchange, wire and bubble, by lane, layer and FFN rank. No clocks "
+       "are\n"
+       "compared: FFN ranks may be on hosts whose clocks are hours apart. --read prints that of a trace "
+       "which\n"
+       "--trace of a server wrote.\n"
+       "Examples: tandem trace --model models/arith --ffn 2 --connector m2n --compute-gate-on-attention\n"
+       "          tandem trace --model DIR --ffn-addresses tcp://10.0.0.2:7000 --sequences 32 --output "
+       "trace.json",
+       with({"afd.", "serving.", "up.", "generate.", "trace.", "vllm.enforce_eager",
+             "vllm.compilation_config"}),
+       [&] {
+         std::vector<std::string> excluded = not_traced;
+         excluded.emplace_back("generate.one_by_one");
+         return excluded;
+       }(),
+       "model", offline_defaults, run_trace});
   table.push_back(
       {"eval gsm8k", "answer the questions of a GSM8K-format file and score them",
        "By ranks of this host in any placement, or by a server of OpenAI's API (--base-url; --model is then "
@@ -152,7 +177,7 @@ std::vector<Command> make_commands() {
                    "half of the prompts within 1e-3.\n"
                    "Example: tandem eval parity tests/fixtures/mixtral",
                    with({"afd.activation_dtype"}),
-                   {},
+                   {"engine.trace", "engine.trace_events"},
                    "model",
                    [](Settings& settings) {
                      settings.engine.compute_dtype = "float32";
@@ -174,7 +199,7 @@ std::vector<Command> make_commands() {
        "again)",
        with({"afd.connect_timeout_s", "serving.max_num_seqs", "serving.max_num_batched_tokens",
              "serving.max_context_tokens", "eval.full", "eval.cover", "eval.output"}),
-       {},
+       {"engine.trace", "engine.trace_events"},  // cells, one after another: trace is the command for one
        "model",
        matrix_defaults,
        run_eval_matrix});
@@ -182,7 +207,7 @@ std::vector<Command> make_commands() {
       {"bench host", "host time of a layer: what is neither computing nor waiting, eager and replayed",
        "Runs a few sequences in turns under afd.execution eager and graph.\n"
        "Example: tandem bench host --model models/arith --ffn 1 --transport shm",
-       with({"afd.", "serving.", "up."}), of_a_server, "model", colocated_by_default, run_bench_host});
+       with({"afd.", "serving.", "up."}), not_traced, "model", colocated_by_default, run_bench_host});
   const auto of_measure = [](std::vector<std::string> keys) {
     for (const char* key : {"config", "json", "engine.threads", "engine.log_level", "measure.shape",
                             "measure.list_shapes", "measure.batch", "measure.runs"})
@@ -259,7 +284,7 @@ std::vector<Command> make_commands() {
               {"model", "afd.", "up.attention", "up.ffn", "up.transport", "serving.max_num_batched_tokens",
                "serving.prefill_share", "engine.synthetic_kv", "engine.deterministic",
                "engine.balanced_routing", "engine.compute_dtype", "engine.huge_pages", "engine.numa",
-               "engine.weights_cache"})
+               "engine.weights_cache", "engine.trace", "engine.trace_events"})
            keys.emplace_back(key);
          return keys;
        }(),
@@ -372,7 +397,7 @@ std::vector<Command> make_commands() {
        "...",
        with({"afd.", "serving.", "up.", "bench.", "eval.data", "eval.limit"}),
        [&] {
-         std::vector<std::string> excluded = of_a_server;
+         std::vector<std::string> excluded = not_traced;  // arms take turns
          // The arms and the profile decide these.
          for (const char* key :
               {"afd.compute_gate_on_attention", "serving.max_num_seqs", "serving.max_num_batched_tokens",

@@ -28,6 +28,7 @@ Result<int> run_bench_serving(Settings& settings);
 Result<int> run_bench_sharing(Settings& settings);
 Result<int> run_bench_transport(Settings& settings);
 Result<int> run_conformance(Settings& settings);
+Result<int> run_trace(Settings& settings);
 Result<int> run_inspect(Settings& settings);
 Result<int> run_doctor(Settings& settings);
 Result<int> run_configuration(Settings& settings);

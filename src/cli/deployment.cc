@@ -18,6 +18,7 @@
 #include "cli/model_folder.h"
 #include "cli/peer_settings.h"
 #include "cli/rank_processes.h"
+#include "cli/trace_file.h"
 #include "transport/reserved_port.h"
 
 namespace tandem {
@@ -25,6 +26,9 @@ namespace {
 
 constexpr std::string_view kFolderPrefix =
     "tandem-";  // then the process id, a dash and six random characters
+
+// A trace of the largest ring is some GB of text.
+constexpr auto kTraceLimit = std::chrono::minutes(5);
 
 // Folders that processes left behind when they were killed. Other users' folders cannot be removed and stay.
 void remove_stale_folders(const std::filesystem::path& parent) {
@@ -228,19 +232,26 @@ struct Deployment::Impl {
 
   // Several attention ranks and the front before them.
   Status start_attention(Settings settings, const std::vector<std::string>& ffn_addresses, int roles) {
+    const std::string trace = settings.engine.trace;
     TANDEM_TRY(share_memory(settings));
     const std::string ffn = joined(ffn_addresses);
     for (int64_t rank = 0; rank < settings.up.attention; ++rank) {
       TANDEM_ASSIGN(const std::string address, listen_address(settings.up.transport, "attention", rank));
       if (settings.up.transport == "inproc") {
         settings.afd.attention_rank = rank;
+        settings.engine.trace = trace.empty() ? "" : rank_trace_path(trace, rank);
         TANDEM_ASSIGN(std::unique_ptr<AttentionHost> host,
                       AttentionHost::create(settings, ffn_addresses, address, roles));
         attention_ranks.push_back(host->facts());
         attention_hosts.push_back(std::move(host));
       } else {
-        TANDEM_TRY(attention_processes.start(
-            attention_arguments(settings, ffn, address, rank, threads_for(settings, roles))));
+        std::vector<std::string> arguments =
+            attention_arguments(settings, ffn, address, rank, threads_for(settings, roles));
+        if (!trace.empty()) {
+          arguments.push_back("--trace=" + rank_trace_path(trace, rank));
+          arguments.push_back("--trace-events=" + std::to_string(settings.engine.trace_events));
+        }
+        TANDEM_TRY(attention_processes.start(std::move(arguments)));
       }
     }
     TANDEM_TRY(wait_for(attention_processes, settings, attention_ranks));
@@ -291,6 +302,13 @@ std::vector<RankCounters> Deployment::counters() {
   return all;
 }
 
+void Deployment::end() {
+  impl_->front.reset();
+  impl_->attention_hosts.clear();
+  impl_->attention_processes.end(kTraceLimit);
+  impl_->engine.reset();
+}
+
 void Deployment::tend() {
   impl_->ffn_processes.tend();
   impl_->attention_processes.tend();
@@ -300,7 +318,8 @@ Result<std::unique_ptr<Deployment>> Deployment::start(const Settings& settings) 
   auto impl = std::make_unique<Impl>();
   const int roles = static_cast<int>(settings.up.attention + settings.up.ffn);
   TANDEM_TRY(impl->start_ffn(settings, roles));
-  const std::vector<std::string> addresses = Impl::addresses_of(impl->ffn_ranks);
+  const std::vector<std::string>& running = settings.trace.ffn_addresses;
+  const std::vector<std::string> addresses = running.empty() ? Impl::addresses_of(impl->ffn_ranks) : running;
   if (settings.up.attention > 1) {
     TANDEM_TRY(impl->start_attention(settings, addresses, roles));
   } else {

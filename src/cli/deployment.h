@@ -23,6 +23,9 @@ class Deployment {
   // What each rank has waited and routed since its start; one that does not say is named with the reason.
   // From the thread that started the deployment.
   std::vector<RankCounters> counters();
+  // Ends the attention ranks, and gives them the time to write what they have recorded (engine.trace).
+  // `engine` and `counters` are not called afterwards.
+  void end();
   // Starts processes that have died again, on their old addresses: their peers take them back. Call it now
   // and then, from the thread that started the deployment (the children die with that thread).
   void tend();

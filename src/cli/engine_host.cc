@@ -19,6 +19,7 @@
 #include "cli/peer_settings.h"
 #include "cli/stop_signal.h"
 #include "cli/synthetic_kv.h"
+#include "cli/trace_file.h"
 #include "model/model.h"
 #include "moe/local_ffn.h"
 #include "serving/model_files.h"
@@ -105,9 +106,18 @@ struct EngineHost::Impl {
   std::unique_ptr<MoeBlock> local;    // what attention runs of a MoE layer itself
   std::unique_ptr<FfnPort> port;
   std::unique_ptr<Model> model;
+  std::string trace_path;
+  std::unique_ptr<TraceRing> trace;         // null: nothing is recorded
   std::unique_ptr<AttentionWorker> worker;  // last: it stops before what it uses goes
   RankFacts facts;
   std::shared_ptr<const PeerSecurity> security;  // of the connections to FFN ranks
+
+  ~Impl() {
+    if (!trace) return;
+    worker.reset();  // it writes no more events
+    const Status written = write_trace(trace_path, *trace, {facts.role, facts.rank});
+    written ? log_info("trace: written to " + trace_path) : log_error(written.error().message);
+  }
 
   Status load(const Settings& settings, const Placement& placement, bool colocated) {
     LoadOptions options;
@@ -234,6 +244,11 @@ struct EngineHost::Impl {
     options.vocab_size = config.vocab_size;
     options.on_start = [this] { compute->pool().bind_caller(); };
     options.eos_token_ids = eos_token_ids;
+    if (!settings.engine.trace.empty()) {
+      trace_path = settings.engine.trace;
+      trace = std::make_unique<TraceRing>(static_cast<size_t>(settings.engine.trace_events));
+      options.trace = trace.get();
+    }
     if (file_exists(settings.model + "/tokenizer.json")) {
       options.vocabulary = [folder = settings.model]() -> Result<std::shared_ptr<const TokenTrie>> {
         TANDEM_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(folder));

@@ -70,6 +70,11 @@ std::vector<RankCounters> RankProcesses::counters(const std::string& role) {
   return list;
 }
 
+void RankProcesses::end(Duration limit) {
+  for (Process& process : processes_) process.child.end(limit);
+  processes_.clear();
+}
+
 void RankProcesses::tend() {
   for (size_t rank = 0; rank < processes_.size(); ++rank) {
     Process& process = processes_[rank];

@@ -25,6 +25,8 @@ class RankProcesses {
   // What each rank counted, asked for now (SIGUSR1): a line of JSON on its standard output. One that does not
   // answer is named with the reason.
   std::vector<RankCounters> counters(const std::string& role);
+  // Ends all of them, `limit` for each.
+  void end(Duration limit);
   // Starts again what has died.
   void tend();
 

@@ -85,6 +85,13 @@ OptionSet Settings::declare() {
       "connection, its thread looks for messages for a bounded time before it sleeps.");
   set.choice("engine.log_level", engine.log_level, {"debug", "info", "warning", "error"},
              "Least severity that is logged.");
+  set.text(
+      "engine.trace", engine.trace,
+      "File for what the lanes of this attention rank did, and how long wire and experts took, written when "
+      "it ends: Chrome trace JSON for ui.perfetto.dev (tandem trace --read prints its summary). Of several "
+      "attention ranks that one command starts each adds .attentionN. Empty: nothing is recorded.");
+  set.integer("engine.trace_events", engine.trace_events, 1024, 1 << 26,
+              "Events that are kept for it, of 64 bytes each; the oldest go first, and are counted.");
 
   set.choice("afd.role", afd.role, {"none", "attention", "ffn"},
              "This process's role; none: both halves in one process.");
@@ -344,6 +351,7 @@ OptionSet Settings::declare() {
   set.boolean("conformance.list", conformance.list, "Name the cases, and run none.");
   set.real("conformance.patience_s", conformance.patience_s, 0.1, 3600,
            "Seconds that an answer may take which comes at once on an idle machine.");
+  declare_trace(set, trace);
 
   set.boolean("configuration.matrix", configuration.matrix,
               "Print the support matrix (in docs/features.md) instead.");
@@ -381,7 +389,8 @@ Result<std::vector<uint32_t>> Settings::capture_sizes() const {
 }
 
 int64_t Settings::ffn_ranks() const {
-  return std::max({up.ffn, afd.num_ffn_ranks, static_cast<int64_t>(afd.ffn.size())});
+  return std::max({up.ffn, afd.num_ffn_ranks, static_cast<int64_t>(afd.ffn.size()),
+                   static_cast<int64_t>(trace.ffn_addresses.size())});
 }
 
 int64_t Settings::attention_ranks() const {
@@ -414,7 +423,13 @@ Result<void> validate(const Settings& settings) {
                       " addresses in afd.attention",
                   "one address for each rank");
   }
-  if (settings.up.attention > 1 && settings.up.ffn == 0) {
+  if (!settings.trace.ffn_addresses.empty() && settings.up.ffn > 0) {
+    return refuse("trace.ffn_addresses",
+                  std::to_string(settings.trace.ffn_addresses.size()) + " with up.ffn " +
+                      std::to_string(settings.up.ffn),
+                  "one of them: ranks that run already, or ranks to start");
+  }
+  if (settings.up.attention > 1 && settings.up.ffn == 0 && settings.trace.ffn_addresses.empty()) {
     return refuse("up.attention", std::to_string(settings.up.attention) + " with up.ffn 0",
                   "at least one FFN rank: colocated is one process");
   }

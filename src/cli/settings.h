@@ -29,6 +29,8 @@ struct EngineSettings {
   std::string kv_cache_dtype = "auto";  // auto | bf16 | fp8 | fp8_e4m3
   int64_t threads = 0;                  // 0: what the CPU budget allows
   std::string log_level = "info";
+  std::string trace;  // a file; empty: none
+  int64_t trace_events = 1 << 19;
 };
 
 inline constexpr const char* kDefaultFfnAddress = "tcp://127.0.0.1:7000";
@@ -195,6 +197,12 @@ struct ConformanceSettings {
   double patience_s = 10;
 };
 
+struct TraceSettings {
+  std::string output = "trace.json", read;
+  std::vector<std::string> ffn_addresses;
+  int64_t sequences = 8, prompt_tokens = 64;
+};
+
 struct ConfigurationSettings {
   bool matrix = false, plugin = false;
 };
@@ -215,6 +223,7 @@ struct Settings {
   MeasureSettings measure;
   ConformanceSettings conformance;
   SharingSettings sharing;
+  TraceSettings trace;
   ConfigurationSettings configuration;
   // No setting: where a running process reads them again. Null without a file, which alone can change.
   std::shared_ptr<SettingsReload> reload;

@@ -1,4 +1,4 @@
-// Settings of loads and of benchmarks of many clients.
+// Settings of loads, of benchmarks of many clients, of traces.
 #include "cli/settings_measures.h"
 
 namespace tandem {
@@ -79,6 +79,17 @@ void declare_sharing(OptionSet& set, SharingSettings& sharing) {
            "Connections a second of the arm connections.");
   set.choice("sharing.transport", sharing.transport, {"inproc", "shm", "tcp"}, "Between clients and pool.");
   set.text("sharing.format", sharing.format, "Format of the experts: bf16, int8, mxfp4, ...");
+}
+
+void declare_trace(OptionSet& set, TraceSettings& trace) {
+  set.text("trace.output", trace.output,
+           "File for the trace: Chrome trace JSON, as ui.perfetto.dev loads it.");
+  set.text("trace.read", trace.read, "Print the summary of this trace instead of making one.");
+  set.list("trace.ffn_addresses", trace.ffn_addresses,
+           "FFN ranks that run already, in order of rank; none: up.ffn of them are started.");
+  set.integer("trace.sequences", trace.sequences, 1, 4096,
+              "Without a prompt: this many of random tokens, all at once.");
+  set.integer("trace.prompt_tokens", trace.prompt_tokens, 1, 1 << 20, "Tokens of each of them.");
 }
 
 }  // namespace tandem

@@ -1,4 +1,5 @@
-// Declarations of settings that only measurements have, for Settings::declare.
+// Declarations of settings that only measurements have: of Settings::declare, which calls them in the order
+// of the reference.
 #pragma once
 
 #include "cli/settings.h"
@@ -7,5 +8,6 @@ namespace tandem {
 
 void declare_load(OptionSet& set, LoadSettings& load);
 void declare_sharing(OptionSet& set, SharingSettings& sharing);
+void declare_trace(OptionSet& set, TraceSettings& trace);
 
 }  // namespace tandem

@@ -15,6 +15,8 @@
 
 namespace tandem {
 
+class TraceRing;
+
 using LayerIndex = uint16_t;
 using LaneId = uint16_t;
 using StepId = uint32_t;
@@ -71,10 +73,19 @@ struct FfnTimes {
   uint64_t reply_ns = 0;
 };
 
+// The answer that a request waited for last, of one rank: its times belong together, while FfnTimes of a
+// completion are the largest of each kind.
+struct LastAnswer {
+  uint16_t rank = 0;  // FFN rank
+  Instant arrived{};  // here, by this process's clock; unset: when it was polled
+  FfnTimes times;
+};
+
 struct Completion {
   Ticket ticket = 0;
   Status status;
   FfnTimes times;
+  LastAnswer last = {};
 };
 
 class FfnPort {
@@ -90,6 +101,9 @@ class FfnPort {
   // A descriptor that becomes readable when `poll` may have something; -1 when completions are always there
   // already.
   virtual int wait_fd() const = 0;
+  // For ports that ask several ranks: they record each rank's answer. Before the first submit; the ring
+  // outlives the port.
+  virtual void trace_to(TraceRing* /*ring*/) {}
   // Why requests cannot be served now, naming the peer; a value when they can.
   virtual Status health() const = 0;
 };

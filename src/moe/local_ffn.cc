@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/trace_ring.h"
+
 namespace tandem {
 
 LocalFfn::LocalFfn(MoeBlock& block) : block_(block) {
@@ -26,7 +28,9 @@ Result<Ticket> LocalFfn::submit(const FfnRequest& request) {
   Completion completion;
   completion.ticket = next_ticket_++;
   if (request.rows > 0) completion.status = block_.run(work);
-  completion.times.compute_us = completion.times.residence_us = microseconds_since(start);
+  const Instant end = now();
+  completion.times.compute_us = completion.times.residence_us = microseconds_since(start, end);
+  completion.last = {.rank = kTraceLocal, .arrived = end, .times = completion.times};
   finished_.push_back(std::move(completion));
   return finished_.back().ticket;
 }

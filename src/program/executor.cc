@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <string>
 #include <utility>
 
@@ -114,6 +115,15 @@ std::string_view without_layer(std::string_view name) {
   return dot == std::string_view::npos ? name : name.substr(dot + 1);
 }
 
+// 3 of "layers.3.attention.qkv".
+uint16_t layer_of(std::string_view name) {
+  constexpr std::string_view kLayers = "layers.";
+  uint16_t layer = kNoTraceLayer;
+  if (name.starts_with(kLayers))
+    std::from_chars(name.data() + kLayers.size(), name.data() + name.size(), layer);
+  return layer;
+}
+
 }  // namespace
 
 Lane::~Lane() {
@@ -155,7 +165,12 @@ Result<std::unique_ptr<Lane>> Executor::create_lane(std::vector<std::shared_ptr<
   if (programs.empty()) return make_error(ErrorCode::internal, "a lane without a program");
   TANDEM_ASSIGN(OwnedBuffer memory, device_.allocate(bytes));
   active_.reserve(active_.capacity() + 1);  // so that `start` allocates nothing
-  return std::unique_ptr<Lane>(new Lane(*this, std::move(programs), id, std::move(memory)));
+  std::unique_ptr<Lane> lane(new Lane(*this, std::move(programs), id, std::move(memory)));
+  if (trace_ != nullptr) {
+    for (const OperationPtr& operation : lane->program(0).operations())
+      lane->traced_.push_back({trace_->name(without_layer(operation->name())), layer_of(operation->name())});
+  }
+  return lane;
 }
 
 Status Executor::start(Lane& lane, const StepBatch& batch, size_t program, const Lane* after) {
@@ -196,7 +211,7 @@ void Executor::activate(Lane& lane, size_t operation) {
   lane.done_ = false;
   lane.logit_rows_ = 0;
   lane.exchange_ = {};
-  lane.ready_since_ = now();
+  lane.ready_since_ = lane.activated_ = now();
   lane.waiting_since_.reset();
   active_.push_back(&lane);
 }
@@ -262,6 +277,8 @@ Advance Executor::advance(Lane& lane, Instant yield_at) {
   const Instant entered = now();
   const Duration computed = region_time_of_this_thread();
   TimeProfile* const profile = device_.kernels().profile();
+  TraceRing* const trace = tracing();
+  Instant began = entered;  // the operation, while there is a trace
   const size_t first = lane.next_;
   const auto account = [&](Instant at) {
     lane.stats_.busy += at - entered;
@@ -289,9 +306,24 @@ Advance Executor::advance(Lane& lane, Instant yield_at) {
       // The port's state may be old: the reply, or the credit, is often there already. The lane before does
       // not move meanwhile.
       poll();
+      if (trace != nullptr) began = now();
       if (operation.kind() != OperationKind::attend) status = device_.run(operation, step);
     }
     if (status) {
+      if (trace != nullptr) {
+        const Lane::TracedOperation& traced = lane.traced_[lane.next_];
+        if (operation.kind() == OperationKind::submit) lane.submitted_layer_ = traced.layer;
+        const Instant ended = now();
+        trace->add({.begin_ns = trace_time(began),
+                    .end_ns = trace_time(ended),
+                    .step = lane.batch_.step,
+                    .name = traced.name,
+                    .layer = traced.layer,
+                    .lane = lane.id_,
+                    .kind = TraceKind::operation,
+                    .row_class = static_cast<uint8_t>(lane.batch_.row_class)});
+        began = ended;
+      }
       if (lane.waiting_since_) {
         lane.stats_.waited += now() - *lane.waiting_since_;
         lane.waiting_since_.reset();
@@ -311,7 +343,7 @@ Advance Executor::advance(Lane& lane, Instant yield_at) {
   }
   account(now());
   lane.logit_rows_ = static_cast<uint32_t>(lane.batch_.logit_rows.size());
-  end_step(lane);
+  end_step(lane, /*done=*/true);
   lane.done_ = true;
   return leave(AdvanceState::done);
 }
@@ -332,9 +364,10 @@ size_t Executor::poll() {
       Lane& lane = **found;
       FfnExchange& exchange = lane.exchange_;
       StepStats& stats = lane.stats_;
+      const Instant at = now();
+      if (tracing() != nullptr) trace_exchange(lane, completion, at);
       exchange.state = FfnExchange::State::completed;
       exchange.status = std::move(completion.status);
-      const Instant at = now();
       lane.ready_since_ = at;
       stats.round_trip_us += microseconds_since(exchange.submitted, at);
       stats.queue_us += completion.times.queue_us;
@@ -355,14 +388,44 @@ size_t Executor::poll() {
 void Executor::cancel(Lane& lane) {
   if (!lane.active_) return;
   if (lane.exchange_.state == FfnExchange::State::submitted) port_.cancel(lane.exchange_.ticket);
-  end_step(lane);
+  end_step(lane, /*done=*/false);
 }
 
-void Executor::end_step(Lane& lane) {
+void Executor::end_step(Lane& lane, bool done) {
   lane.active_ = false;
   lane.exchange_ = {};
-  lane.stats_.elapsed = now() - lane.started_;
+  const Instant at = now();
+  lane.stats_.elapsed = at - lane.started_;
   std::erase(active_, &lane);
+  TraceRing* const trace = tracing();
+  if (trace == nullptr) return;
+  trace->add({.begin_ns = trace_time(lane.activated_),
+              .end_ns = trace_time(at),
+              .step = lane.batch_.step,
+              .rows = static_cast<uint32_t>(lane.batch_.rows.size()),
+              .lane = lane.id_,
+              .rank = static_cast<uint16_t>(done ? 0 : 1),
+              .kind = TraceKind::step,
+              .row_class = static_cast<uint8_t>(lane.batch_.row_class)});
+}
+
+void Executor::trace_exchange(const Lane& lane, const Completion& completion, Instant seen) {
+  const LastAnswer& last = completion.last;
+  const bool known = last.arrived != Instant{};
+  trace_->add({.begin_ns = trace_time(lane.exchange_.submitted),
+               .end_ns = trace_time(seen),
+               .arrived_ns = trace_time(known ? last.arrived : seen),
+               .queue_us = last.times.queue_us,
+               .compute_us = last.times.compute_us,
+               .exchange_us = last.times.exchange_us,
+               .residence_us = last.times.residence_us,
+               .step = lane.batch_.step,
+               .rows = static_cast<uint32_t>(lane.batch_.rows.size()),
+               .layer = lane.submitted_layer_,
+               .lane = lane.id_,
+               .rank = known && completion.status ? last.rank : kTraceNobody,
+               .kind = TraceKind::exchange,
+               .row_class = static_cast<uint8_t>(lane.batch_.row_class)});
 }
 
 }  // namespace tandem

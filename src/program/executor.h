@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "base/trace_ring.h"
 #include "program/device.h"
 #include "program/program.h"
 
@@ -69,6 +70,15 @@ class Lane {
   StepStats stats_;
   Instant started_;
   std::optional<Instant> waiting_since_;
+
+  // While a trace is recorded.
+  struct TracedOperation {
+    uint32_t name = 0;
+    uint16_t layer = kNoTraceLayer;
+  };
+  std::vector<TracedOperation> traced_;  // [operations], the same of all programs; empty: no trace
+  Instant activated_;                    // the step, or its head again
+  uint16_t submitted_layer_ = kNoTraceLayer;
 };
 
 // yielded: it could go on at once.
@@ -86,8 +96,10 @@ struct Advance {
 
 class Executor {
  public:
-  // Both outlive the executor, which outlives its lanes.
-  Executor(KernelRunner& kernels, FfnPort& port) : device_(kernels), port_(port) {}
+  // All outlive the executor, which outlives its lanes. `trace`: what lanes do is recorded there, once it is
+  // on; null: nothing is.
+  Executor(KernelRunner& kernels, FfnPort& port, TraceRing* trace = nullptr)
+      : device_(kernels), port_(port), trace_(trace) {}
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
@@ -130,15 +142,19 @@ class Executor {
   void cancel(Lane& lane);
 
  private:
-  void end_step(Lane& lane);
+  void end_step(Lane& lane, bool done);
   void activate(Lane& lane, size_t operation);
   // Whether the lanes before have written the keys that the operation `next_` reads; an error when one never
   // will.
   Status check_order(const Lane& lane) const;
   bool can_go_on(const Lane& lane) const;
+  // The ring when it is on.
+  TraceRing* tracing() const { return trace_ != nullptr && trace_->on() ? trace_ : nullptr; }
+  void trace_exchange(const Lane& lane, const Completion& completion, Instant seen);
 
   CpuDevice device_;
   FfnPort& port_;
+  TraceRing* const trace_;
   std::vector<Lane*> active_;
 };
 

@@ -197,6 +197,10 @@ EngineStats BalancedEngine::stats() const {
     sum.step_seconds += stats.step_seconds;
     sum.ffn_round_trip_seconds += stats.ffn_round_trip_seconds;
     sum.ffn_residence_seconds += stats.ffn_residence_seconds;
+    sum.ffn_queue_seconds += stats.ffn_queue_seconds;
+    sum.ffn_compute_seconds += stats.ffn_compute_seconds;
+    sum.ffn_exchange_seconds += stats.ffn_exchange_seconds;
+    sum.lane_busy_seconds += stats.lane_busy_seconds;
     sum.router_calls += stats.router_calls;
     sum.router_seconds += stats.router_seconds;
   }

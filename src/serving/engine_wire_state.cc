@@ -56,8 +56,12 @@ enum StateTag : uint16_t {
   kPrefillSteps,
   kPrefillRows,
   kOverdue,
+  kFfnQueueSeconds,
+  kFfnComputeSeconds,
+  kFfnExchangeSeconds,
+  kLaneBusySeconds,
 };
-static_assert(sizeof(EngineStats) == 528, "EngineStats has changed: give the new count a tag here");
+static_assert(sizeof(EngineStats) == 560, "EngineStats has changed: give the new count a tag here");
 
 }  // namespace
 
@@ -97,6 +101,10 @@ std::vector<std::byte> StateLayout::encode(const EngineState& state) {
   out.number(kReplayHostSeconds, execution.replay_host_seconds);
   out.number(kFfnRoundTripSeconds, stats.ffn_round_trip_seconds);
   out.number(kFfnResidenceSeconds, stats.ffn_residence_seconds);
+  out.number(kFfnQueueSeconds, stats.ffn_queue_seconds);
+  out.number(kFfnComputeSeconds, stats.ffn_compute_seconds);
+  out.number(kFfnExchangeSeconds, stats.ffn_exchange_seconds);
+  out.number(kLaneBusySeconds, stats.lane_busy_seconds);
   out.number(kRouterCalls, stats.router_calls);
   out.number(kRouterSeconds, stats.router_seconds);
   const SpeculationStats& speculation = stats.speculation;
@@ -187,6 +195,14 @@ Result<EngineState> StateLayout::decode(std::span<const std::byte> body) {
         return take(field, stats.ffn_round_trip_seconds);
       case kFfnResidenceSeconds:
         return take(field, stats.ffn_residence_seconds);
+      case kFfnQueueSeconds:
+        return take(field, stats.ffn_queue_seconds);
+      case kFfnComputeSeconds:
+        return take(field, stats.ffn_compute_seconds);
+      case kFfnExchangeSeconds:
+        return take(field, stats.ffn_exchange_seconds);
+      case kLaneBusySeconds:
+        return take(field, stats.lane_busy_seconds);
       case kRouterCalls:
         return take(field, stats.router_calls);
       case kRouterSeconds:

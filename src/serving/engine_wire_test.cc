@@ -188,6 +188,10 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   state.stats.step_seconds = 1.5;
   state.stats.ffn_round_trip_seconds = 0.75;
   state.stats.ffn_residence_seconds = 0.5;
+  state.stats.ffn_queue_seconds = 0.0625;
+  state.stats.ffn_compute_seconds = 0.375;
+  state.stats.ffn_exchange_seconds = 0.03125;
+  state.stats.lane_busy_seconds = 1.25;
   state.stats.decode_lanes = 3;
   state.stats.execution = {11, 12, 13, 14, 15, 16, 17, 1.25, 2.5};
   state.stats.router_calls = 5;
@@ -211,6 +215,10 @@ TEST(EngineWire, AStateHasCountsAndHealth) {
   EXPECT_EQ(got->stats.step_seconds, 1.5);
   EXPECT_EQ(got->stats.ffn_round_trip_seconds, 0.75);
   EXPECT_EQ(got->stats.ffn_residence_seconds, 0.5);
+  EXPECT_EQ(got->stats.ffn_queue_seconds, 0.0625);
+  EXPECT_EQ(got->stats.ffn_compute_seconds, 0.375);
+  EXPECT_EQ(got->stats.ffn_exchange_seconds, 0.03125);
+  EXPECT_EQ(got->stats.lane_busy_seconds, 1.25);
   EXPECT_EQ(got->stats.decode_lanes, 3u);
   EXPECT_EQ(got->stats.execution, state.stats.execution);
   EXPECT_EQ(got->stats.router_calls, 5u);

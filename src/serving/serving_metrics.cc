@@ -130,6 +130,16 @@ void append_engine(const Engine& engine, std::vector<MetricFamily>& out) {
   counter("tandem_ffn_residence_seconds_total",
           "Of the round trips, the time from arrival to reply in the FFN ranks; the rest was on the wire",
           stats.ffn_residence_seconds);
+  counter("tandem_ffn_queue_seconds_total", "Of the residence, waiting to be computed",
+          stats.ffn_queue_seconds);
+  counter("tandem_ffn_compute_seconds_total",
+          "Of the residence, computing; where experts are in this process, their computing",
+          stats.ffn_compute_seconds);
+  counter("tandem_ffn_exchange_seconds_total", "Of the residence, waiting for other FFN ranks",
+          stats.ffn_exchange_seconds);
+  counter("tandem_lane_busy_seconds_total",
+          "Time in which lanes ran operations; experts of this process are part of it",
+          stats.lane_busy_seconds);
   counter("tandem_router_calls_total", "Calls of the gate on this rank; 0 where it is elsewhere",
           stats.router_calls);
   counter("tandem_router_seconds_total", "Time in these calls", stats.router_seconds);
