@@ -28,9 +28,10 @@ constexpr auto kHangupInterval = std::chrono::milliseconds(200);
 Result<int> serve_in_front(Settings& settings) {
   StopSignal stop(settings.reload != nullptr);
   if (!settings.engine.trace.empty()) {
-    return make_error(ErrorCode::unsupported, "engine.trace: " + settings.engine.trace +
-                                                  " in front of attention ranks is not supported: a front runs "
-                                                  "no lanes; use it at the attention ranks");
+    return make_error(ErrorCode::unsupported,
+                      "engine.trace: " + settings.engine.trace +
+                          " in front of attention ranks is not supported: a front runs "
+                          "no lanes; use it at the attention ranks");
   }
   set_log_name("front");
   TANDEM_ASSIGN(const std::unique_ptr<ApiServer> server, start_server(settings));

@@ -230,7 +230,7 @@ class Slices {
 struct PartName {
   const char* key;
   const char* heading;
-  int64_t TimeParts::*part;
+  int64_t TimeParts::* part;
 };
 constexpr std::array kParts = {
     PartName{"attention_ns", "attention", &TimeParts::attention},
