@@ -138,6 +138,11 @@ Result<int> run_bench_decode(Settings& settings) {
                   numbers("measure.context", measure.context, 2, kMostContext));
     return run_engine_decode(settings, batches, contexts);
   }
+  if (!settings.engine.trace.empty()) {
+    return make_error(ErrorCode::unsupported,
+                      "engine.trace: " + settings.engine.trace +
+                          " without a model is not supported: sizes run without an engine; use --model");
+  }
   return run_steps(settings, StepKind::decode);
 }
 

@@ -308,7 +308,7 @@ Status close(File file, const std::string& path) {
 }
 
 std::unexpected<Error> no_trace(const std::string& path) {
-  return make_error(ErrorCode::data_loss, path + " is not a trace that tandem wrote to its end");
+  return make_error(ErrorCode::invalid_argument, path + " is not a trace that tandem wrote to its end");
 }
 
 // Reads a file line by line: events are handed on, the dead times are returned.

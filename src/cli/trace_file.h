@@ -27,8 +27,8 @@ struct TracedRank {
 // unavailable: the file cannot be written.
 Status write_trace(const std::string& path, const TraceRing& ring, const TracedRank& rank);
 
-// Joins the files of several ranks; `parts` stay as they are. not_found, data_loss: a part that is no such
-// file, by name.
+// Joins the files of several ranks; `parts` stay as they are. not_found, invalid_argument: a part that is no
+// such file, by name.
 Status join_traces(const std::vector<std::string>& parts, const std::string& path);
 
 // The dead times in a file that one of the two wrote: a JSON array, one object an attention rank.

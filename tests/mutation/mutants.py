@@ -306,4 +306,15 @@ MUTANTS = (
            "if (!all && std::ranges::find(allowed_origins, origin) == allowed_origins.end()) return {};",
            "if (!all && std::ranges::none_of(allowed_origins, [&](const std::string& o) { return origin.starts_with(o); })) return {};",
            "http_server_test", "HttpAccess.Origins"),
+    # ---- dead time ----
+    Mutant("the two views of a lane's exchanges share a cursor", "src/attention/dead_time.cc",
+           "const Exchange* exchange = exchange_from(mine, mine.of_rank, at);", "const Exchange* exchange = exchange_from(mine, mine.of_lane, at);",
+           "attention_dead_time_test", "DeadTime.*"),
+    Mutant("the wire has the residence too", "src/attention/dead_time.cc",
+           "parts.wire_there = (round_trip - residence) / 2;", "parts.wire_there = round_trip / 2;",
+           "attention_dead_time_test", "DeadTime.OneLaneOneRank*"),
+    Mutant("a slower rank's time is no bubble of the faster ones", "src/attention/dead_time.cc",
+           "row.parts.bubble += exchange.arrived - std::max(exchange.submitted, answer.arrived_ns);",
+           "row.parts.bubble += answer.arrived_ns - std::max(exchange.submitted, answer.arrived_ns);",
+           "attention_dead_time_test", "DeadTime.OfSeveralRanks*"),
 )
