@@ -51,6 +51,7 @@ Result<std::unique_ptr<Client>> Client::connect(const ClientOptions& options) {
   learn.attention_rank = options.client_number;
   learn.expected = options.expected;
   learn.deadline = deadline;
+  learn.endpoint.security = options.security;
   TANDEM_ASSIGN(LearnedSettings learned, learn_settings(learn));
   SplitSettings& settings = learned.settings;
   if (settings.num_ffn_ranks != options.addresses.size()) {
@@ -64,6 +65,7 @@ Result<std::unique_ptr<Client>> Client::connect(const ClientOptions& options) {
   remote.attention_rank = options.client_number;
   remote.settings = settings;
   remote.states_settings = false;
+  remote.security = options.security;
   remote.slots_per_channel = learned.slots_per_channel;
   remote.heartbeat_interval = learned.heartbeat_interval;
   remote.silence_limit = learned.silence_limit;

@@ -30,6 +30,7 @@ struct ClientOptions {
   uint32_t max_in_flight = 256;
   Duration reply_limit = RemoteFfnOptions{}.reply_limit;
   uint32_t client_number = 0;
+  std::shared_ptr<const PeerSecurity> security = nullptr;  // null: peers do not know each other
 };
 
 struct ClientRequest {

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstring>
 #include <exception>
@@ -14,6 +15,7 @@
 
 #include "base/log.h"
 #include "client.h"
+#include "transport/peer_security.h"
 
 #define TANDEM_CLIENT_TEXT_INNER(value) #value
 #define TANDEM_CLIENT_TEXT(value) TANDEM_CLIENT_TEXT_INNER(value)
@@ -126,6 +128,23 @@ Result<SettingList> read_expectations(const char* text) {
   return expected;
 }
 
+Result<std::shared_ptr<const PeerSecurity>> read_security(const tandem_client_options& options) {
+  const std::array<std::pair<const char*, const char*>, 3> tls = {
+      {{"peer_tls_certificate", options.peer_tls_certificate},
+       {"peer_tls_key", options.peer_tls_key},
+       {"peer_tls_ca", options.peer_tls_ca}}};
+  const auto given = std::ranges::count_if(tls, [](const auto& file) { return file.second != nullptr; });
+  if (given == 0 && options.peer_key_file == nullptr) return nullptr;
+  if (given == 0) return PeerSecurity::with_key_file(options.peer_key_file);
+  if (options.peer_key_file != nullptr) {
+    return invalid("peer_key_file beside TLS files: one of the two, as the pool has it");
+  }
+  for (const auto& [name, file] : tls) {
+    if (file == nullptr) return invalid(fmt::format("{} is NULL: TLS wants all three files", name));
+  }
+  return PeerSecurity::with_tls({tls[0].second, tls[1].second, tls[2].second});
+}
+
 LogLevel log_level_of(int32_t level) {
   return level <= 0 ? LogLevel::error : level == 1 ? LogLevel::warning : LogLevel::info;
 }
@@ -173,6 +192,7 @@ Status connect_ranks(const char* const* addresses, size_t num_addresses, const t
     wanted.addresses.emplace_back(addresses[i]);
   }
   TANDEM_ASSIGN(wanted.expected, read_expectations(given.expect));
+  TANDEM_ASSIGN(wanted.security, read_security(given));
   wanted.connect_limit = milliseconds_or(given.connect_timeout_ms, wanted.connect_limit);
   wanted.reply_limit = milliseconds_or(given.reply_timeout_ms, wanted.reply_limit);
   if (given.max_in_flight != 0) wanted.max_in_flight = given.max_in_flight;

@@ -114,8 +114,16 @@ typedef struct tandem_client_options {
   uint32_t client_number;
   /* tandem_client_log; the latest client's counts for the process. */
   int32_t log_level;
+  /* How both sides know each other over tcp and ucx: a file with the pool's key (at least 32 bytes, for its owner
+   * alone), or over tcp three PEM files for TLS 1.3: a certificate, its private key, and the CA that signed the
+   * ranks' certificates. NULL: not at all. A pool that asks for the one refuses who comes with nothing or the
+   * other. */
+  const char* peer_key_file;
+  const char* peer_tls_certificate;
+  const char* peer_tls_key;
+  const char* peer_tls_ca;
 } tandem_client_options;
-#define TANDEM_CLIENT_OPTIONS_INIT {sizeof(tandem_client_options), NULL, 0, 0, 0, 0, 0}
+#define TANDEM_CLIENT_OPTIONS_INIT {sizeof(tandem_client_options), NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL}
 
 /* What a pool is. Sizes are numbers of values. */
 typedef struct tandem_client_description {

@@ -176,6 +176,15 @@ static void check_refusals(tandem_client* client) {
   expect(tandem_client_connect(nowhere, 1, &options, &none), TANDEM_CLIENT_INVALID_ARGUMENT, "\"hidden_size\"");
   options.expect = "hiden_size=4";
   expect(tandem_client_connect(nowhere, 1, &options, &none), TANDEM_CLIENT_INVALID_ARGUMENT, "\"hiden_size\"");
+  options.expect = NULL;
+  options.peer_tls_key = "key.pem";
+  expect(tandem_client_connect(nowhere, 1, &options, &none), TANDEM_CLIENT_INVALID_ARGUMENT,
+         "peer_tls_certificate is NULL");
+  options.peer_key_file = "/no/such/key";
+  expect(tandem_client_connect(nowhere, 1, &options, &none), TANDEM_CLIENT_INVALID_ARGUMENT,
+         "peer_key_file beside TLS");
+  options.peer_tls_key = NULL;
+  expect(tandem_client_connect(nowhere, 1, &options, &none), TANDEM_CLIENT_INVALID_ARGUMENT, "/no/such/key");
   options.struct_size = 0;
   expect(tandem_client_connect(nowhere, 1, &options, &none), TANDEM_CLIENT_INVALID_ARGUMENT, "options: struct_size 0");
   expect(tandem_client_connect(nowhere, 0, NULL, &none), TANDEM_CLIENT_INVALID_ARGUMENT, "no address");
@@ -395,6 +404,10 @@ int main(int argc, char** argv) {
   options.connect_timeout_ms = 60000;
   if (getenv("CONNECT_TIMEOUT_MS")) options.connect_timeout_ms = (uint32_t)atoi(getenv("CONNECT_TIMEOUT_MS"));
   options.expect = getenv("EXPECT");
+  options.peer_key_file = getenv("PEER_KEY_FILE");
+  options.peer_tls_certificate = getenv("PEER_TLS_CERTIFICATE");
+  options.peer_tls_key = getenv("PEER_TLS_KEY");
+  options.peer_tls_ca = getenv("PEER_TLS_CA");
   if (strcmp(what, "quota") == 0) options.max_in_flight = 2;
   tandem_client* client = open_client(addresses, count, &options);
   if (strcmp(what, "describe") == 0) {

@@ -11,6 +11,7 @@ import subprocess
 import pytest
 
 from tests.conftest import ARITH, BINARY, ROOT, FfnRank, TandemServer, start_ffn_ranks
+from tests.security.test_peer_tls import certificates
 
 BUILD = pathlib.Path(BINARY).resolve().parent
 LIMIT_S = 120
@@ -227,6 +228,35 @@ def test_a_rank_that_comes_back_changed_is_refused_by_name_and_lives(installed, 
         process.wait()
         process.stdin.close()
         process.stdout.close()
+
+
+def test_a_pool_with_a_key_answers_who_has_it(installed, ranks, tmp_path):
+    keys = {}
+    for name in ("right", "wrong"):
+        keys[name] = tmp_path / name
+        keys[name].write_text(name * 10)
+        keys[name].chmod(0o600)
+    (address,) = ranks("tcp", 1, "--peer-key-file", str(keys["right"]))
+    assert installed.case("threads", address, environment={"PEER_KEY_FILE": str(keys["right"])}).stdout == "ok\n"
+    brief = {"CONNECT_TIMEOUT_MS": "1000"}
+    without = installed.case("describe", address, check=False, environment=brief)
+    assert without.returncode == 3 and without.stderr.startswith("INVALID_ARGUMENT: ") and "security differs" in without.stderr
+    wrong = installed.case("describe", address, check=False, environment={**brief, "PEER_KEY_FILE": str(keys["wrong"])})
+    assert wrong.returncode == 3 and address in wrong.stderr and wrong.stdout == ""
+    keys["right"].chmod(0o644)
+    public = installed.case("describe", address, check=False, environment={**brief, "PEER_KEY_FILE": str(keys["right"])})
+    assert public.returncode == 3 and "chmod 600" in public.stderr
+
+
+def test_a_pool_with_certificates_answers_who_has_one(installed, ranks, tmp_path):
+    flags = {name: certificates(tmp_path, name) for name in ("ours", "theirs")}
+    environments = {name: {"PEER_TLS_CERTIFICATE": words[1], "PEER_TLS_KEY": words[3], "PEER_TLS_CA": words[5], "CONNECT_TIMEOUT_MS": "20000"}
+                    for name, words in flags.items()}
+    (address,) = ranks("tcp", 1, *flags["ours"])
+    assert installed.case("threads", address, environment=environments["ours"]).stdout == "ok\n"
+    for environment in (environments["theirs"], {}):
+        refused = installed.case("describe", address, check=False, environment={**environment, "CONNECT_TIMEOUT_MS": "1000"})
+        assert refused.returncode == 3 and address in refused.stderr and refused.stdout == ""
 
 
 def test_the_header_is_for_cxx_too(installed, tmp_path):
