@@ -102,7 +102,7 @@ std::vector<int32_t> BlockPool::line_from_last() const {
 }
 
 std::span<std::byte> BlockPool::bytes_of(int32_t block, size_t layer) {
-  const size_t at = (layer * num_blocks_ + static_cast<size_t>(block)) * spec_.bytes_per_block;
+  const size_t at = static_cast<size_t>(block) * spec_.bytes_of_all_layers() + layer * spec_.bytes_per_block;
   return std::span(memory_.data(), memory_.size()).subspan(at, spec_.bytes_per_block);
 }
 

@@ -58,7 +58,7 @@ class BlockPool {
  private:
   StateGroupSpec spec_;
   uint32_t num_blocks_ = 0;
-  OwnedBuffer memory_;                // [layers, num_blocks, bytes_per_block]
+  OwnedBuffer memory_;                // [num_blocks, layers, bytes_per_block]
   std::vector<int32_t> free_;         // a stack: a block that was just used is likely still in cache
   std::vector<uint32_t> references_;  // [num_blocks]: owners; 0: free
   // The line of free kept blocks, a ring of links with one more entry, num_blocks, that is its head.

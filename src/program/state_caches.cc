@@ -39,11 +39,11 @@ Status StateCaches::check(std::span<const StateGroupSpec> groups) const {
 
 Result<OwnedBuffer> allocate_state_group(const StateGroupSpec& spec, uint32_t group, uint32_t num_blocks,
                                          StateCaches& caches) {
-  const size_t layer_bytes = spec.bytes_per_block * num_blocks;
-  TANDEM_ASSIGN(OwnedBuffer memory, OwnedBuffer::allocate(layer_bytes * spec.layers.size()));
+  const size_t block_bytes = spec.bytes_of_all_layers();
+  TANDEM_ASSIGN(OwnedBuffer memory, OwnedBuffer::allocate(block_bytes * num_blocks));
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     caches.set(group, spec.layers[i],
-               {memory.data() + i * layer_bytes, spec.bytes_per_block, spec.tokens_per_block, spec.dtype});
+               {memory.data() + i * spec.bytes_per_block, block_bytes, spec.tokens_per_block, spec.dtype});
   }
   return memory;
 }

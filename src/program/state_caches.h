@@ -26,8 +26,10 @@ class StateCaches {
   std::vector<std::vector<KvCacheView>> views_;  // [group][layer]
 };
 
-// Memory for `num_blocks` blocks of a group in each of its layers, and the views of it. [layers, num_blocks,
-// bytes_per_block]; the contents are not set.
+// Memory for `num_blocks` blocks of a group in each of its layers, and the views of it. [num_blocks, layers,
+// bytes_per_block]; the contents are not set. What a block has in all layers lies together: the kernel gives
+// a huge page at its first touch, which takes milliseconds, and so a prompt meets one every few dozen tokens.
+// Layer after layer it would meet one of each layer in the same step.
 Result<OwnedBuffer> allocate_state_group(const StateGroupSpec& spec, uint32_t group, uint32_t num_blocks,
                                          StateCaches& caches);
 
