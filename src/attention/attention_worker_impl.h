@@ -182,6 +182,8 @@ struct AttentionWorker::Impl {
   // a decode step that prompts do not disturb. False: it did neither.
   bool start_mixed();
   bool can_mix() const;
+  // Whether prompts wait for the end of the decode step in work, to come along in the next one.
+  bool waits_to_mix();
 
   // ---- worker thread: attention_worker_prompts.cc ----
 

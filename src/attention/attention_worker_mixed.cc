@@ -13,6 +13,14 @@ bool AttentionWorker::Impl::can_mix() const {
          streams.front().programs.words.size() == 1 && options.speculation.num_tokens == 0;
 }
 
+// Beside prompts' own steps no decode step takes rows along: one that began while a decode step is in work
+// would keep steps apart until its prompt ends.
+bool AttentionWorker::Impl::waits_to_mix() {
+  if (!can_mix() || streams.back().busy()) return false;
+  turns.set_load(scheduler.num_prefilling(), scheduler.num_decoding());
+  return turns.is_shared() && !mixes.goes_apart();
+}
+
 bool AttentionWorker::Impl::start_mixed() {
   StepStream &decode = streams.front(), &prefill = streams.back();
   if (!can_mix() || decode.busy() || prefill.busy()) return false;

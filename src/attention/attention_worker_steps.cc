@@ -222,7 +222,7 @@ StepStream& AttentionWorker::Impl::stream_of(const Lane& lane) {
 bool AttentionWorker::Impl::start_streams() {
   bool started = false;
   if (!streams.back().busy()) scheduler.make_way();
-  if (decodes_alone && streams.front().busy()) return false;
+  if (streams.front().busy() && (decodes_alone || waits_to_mix())) return false;
   decodes_alone = false;
   if (start_mixed()) return true;
   for (size_t i = 0; i < streams.size(); ++i) {

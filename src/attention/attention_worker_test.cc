@@ -22,7 +22,9 @@ TEST(AttentionWorker, BatchChunksLanesAndPreemptionChangeNoBit) {
   EXPECT_GT(batched.worker->stats().mixed_steps, 0u);
   // 9 blocks are 144 tokens: the longest request needs 98, so sequences push each other out all the time.
   Served tight({.num_blocks = 9, .max_num_seqs = 5, .max_num_batched_tokens = 11});
-  EXPECT_EQ(answer_all(tight, false), want);
+  // Who is pushed out, and whether anybody is, depends on when requests arrive.
+  for (int i = 0; i < 20 && tight.worker->stats().preempted == 0; ++i)
+    EXPECT_EQ(answer_all(tight, false), want);
   EXPECT_GT(tight.worker->stats().preempted, 0u);
   EXPECT_GT(tight.worker->stats().mixed_steps, 0u);
 }
@@ -126,20 +128,21 @@ TEST(AttentionWorker, TheContextLimitEndsAnAnswer) {
 
 TEST(AttentionWorker, EveryRequestWaitsOnceAndEveryRowIsCounted) {
   // 9 blocks: sequences push each other out, and wait in the queue again.
-  Served tight({.num_blocks = 9, .max_num_seqs = 5, .max_num_batched_tokens = 11});
-  answer_all(tight, false);
+  Served tight({.num_blocks = 9, .max_num_seqs = 5, .max_num_batched_tokens = 11, .prefix_caching = false});
+  uint64_t runs = 0;
+  for (; runs == 0 || (runs < 20 && tight.worker->stats().preempted == 0); ++runs) answer_all(tight, false);
   const EngineStats stats = tight.worker->stats();
   EXPECT_GT(stats.preempted, 0u);
   uint64_t waited = 0;
   for (const uint64_t count : stats.queue.counts) waited += count;
-  EXPECT_EQ(waited, 12u);
+  EXPECT_EQ(waited, 12 * runs);
   EXPECT_GT(stats.queue.seconds, 0.0);
   EXPECT_EQ(stats.batch.decode_steps + stats.batch.prefill_steps, stats.steps + stats.mixed_steps);
   EXPECT_GE(stats.batch.decode_rows, stats.batch.decode_steps);
   EXPECT_GE(stats.batch.prefill_rows, stats.batch.prefill_steps);
   // All prompts and all but the last token of each answer, and again what was pushed out.
   EXPECT_GT(stats.batch.prefill_rows + stats.batch.decode_rows,
-            stats.prompt_tokens + stats.generated_tokens - 12);
+            stats.prompt_tokens + stats.generated_tokens - 12 * runs);
 }
 
 TEST(AttentionWorker, ReasoningEndsWithItsBudget) {

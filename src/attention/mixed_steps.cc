@@ -25,6 +25,11 @@ constexpr uint32_t kFirstRows = 16;
 constexpr double kCorrected = 1.0 / 4, kMostChange = 1.0 / 4;
 // A longer step is a stall of the machine, and counts as so much.
 constexpr double kStall = 1.25;
+// So many mixed steps that take so much more than they should, one after the other: what a decode step takes
+// has changed, and is measured before prompts pay for it.
+constexpr uint32_t kTooLong = 2;
+// With another share, or so many more or fewer sequences, what was found of mixed steps says nothing.
+constexpr double kOtherRatio = 1.25;
 // A row that seems to cost nothing is noise. Of a decode step.
 constexpr double kLeastRow = 1.0 / 512;
 
@@ -41,15 +46,20 @@ bool MixedSteps::is_like_measured(uint32_t sequences) const {
          sequences <= decode_sequences_ + slack;
 }
 
+bool MixedSteps::goes_apart() {
+  if (apart_ == 0) return false;
+  --apart_;
+  return true;
+}
+
 MixedPlan MixedSteps::plan(uint32_t sequences, double ratio, uint32_t most) {
   if (most == 0 || ratio <= 0) return {};
-  if (apart_ > 0) {
-    --apart_;
-    return {};
-  }
+  if (goes_apart()) return {};
   if (!is_like_measured(sequences) || since_decode_ >= between_) return {StepMix::alone, 0};
   wanted_ = (1 + ratio) * decode_step_;
+  if (ratio > kOtherRatio * ratio_ || ratio_ > kOtherRatio * ratio) rows_ = 0;
   if (rows_ == 0) {
+    ratio_ = ratio;
     // As if nothing were saved: the step is not too long.
     rows_ = row_ > 0 ? ratio * decode_step_ / row_ : kFirstRows;
     num_mixed_ = 0;
@@ -69,7 +79,7 @@ MixedPlan MixedSteps::plan(uint32_t sequences, double ratio, uint32_t most) {
 }
 
 void MixedSteps::add_decode_step(uint32_t sequences, double seconds) {
-  if (!is_like_measured(sequences)) decode_step_ = 0;
+  if (!is_like_measured(sequences)) decode_step_ = rows_ = 0;
   const bool as_before = std::abs(seconds - decode_step_) < kAsBefore * decode_step_;
   between_ = as_before ? std::min(2 * between_, kMostBetweenMeasurements) : kStepsBetweenMeasurements;
   smooth(decode_step_, decode_step_ == 0 ? seconds : std::min(seconds, kStall * decode_step_));
@@ -90,6 +100,11 @@ void MixedSteps::add_mixed_step(uint32_t prompt_rows, double seconds) {
   seconds += (planned_ - std::min(planned_, prompt_rows)) * row;
   smooth(mixed_step_, num_mixed_ == 0 ? seconds : std::min(seconds, kStall * mixed_step_));
   ++num_mixed_;
+  too_long_ = seconds > kStall * wanted_ ? too_long_ + 1 : 0;
+  if (too_long_ == kTooLong) {
+    too_long_ = 0;
+    since_decode_ = between_;
+  }
   const double most = std::max(1.0, kMostChange * rows_);
   rows_ += std::clamp(kCorrected * (wanted_ - seconds) / row, -most, most);
 }

@@ -29,6 +29,9 @@ class MixedSteps {
   // For the next step of `sequences` that decode, beside which prompts wait. `ratio`: seconds of prompts for
   // each second of decode steps (PrefillShare::ratio). `most`: rows of prompts that a step has room for.
   MixedPlan plan(uint32_t sequences, double ratio, uint32_t most);
+  // Whether prompts may begin a step of their own while a decode step is in work: only where they go apart.
+  // Each yes is one of the plans for which they do.
+  bool goes_apart();
 
   // Steps that have ended: of decode rows alone, of prompts alone, of both.
   void add_decode_step(uint32_t sequences, double seconds);
@@ -43,11 +46,13 @@ class MixedSteps {
   uint32_t since_decode_ = 0;      // mixed steps since
   uint32_t between_ = 0;           // so many at most
   double row_ = 0;                 // seconds of a row in prompts' own steps, smoothed; 0: not measured
+  double ratio_ = 0;               // that steps are mixed for
   double rows_ = 0;                // that come along; 0: steps have just begun to be mixed
   double mixed_step_ = 0;          // seconds of a mixed step, smoothed
   uint32_t num_mixed_ = 0;         // mixed steps that it was measured in
   double wanted_ = 0;              // seconds of the last mixed step that was planned
   uint32_t planned_ = 0;           // its rows
+  uint32_t too_long_ = 0;          // mixed steps, one after the other
   uint32_t apart_ = 0;             // plans for which prompts go apart yet
 };
 

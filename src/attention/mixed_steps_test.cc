@@ -79,6 +79,65 @@ TEST(MixedSteps, RowsBesideReadsCostLessThanTheirOwnSteps) {
   }
 }
 
+// Many prompts beside one answer, then one prompt beside eight: what the long steps took is not held against
+// the short ones.
+TEST(MixedSteps, AnotherLoadBeginsAnew) {
+  MixedSteps mixes;
+  mixes.add_prefill_step(512, 1.1);
+  const auto steps = [&](uint32_t sequences, double ratio, int count) {
+    uint32_t mixed = 0;
+    for (int i = 0; i < count; ++i) {
+      const MixedPlan plan = mixes.plan(sequences, ratio, 500);
+      const double seconds = read_then_compute(sequences + plan.prompt_rows);
+      if (plan.mix == StepMix::mixed) {
+        ++mixed;
+        mixes.add_mixed_step(plan.prompt_rows, seconds);
+      } else {
+        mixes.add_decode_step(sequences, seconds);
+      }
+    }
+    return mixed;
+  };
+  EXPECT_GT(steps(7, 6, 14), 12u);
+  EXPECT_GT(steps(8, 0.5, 14), 12u);
+}
+
+// A memory that has become slower: rows pay for it for two steps.
+TEST(MixedSteps, ASlowerDecodeStepIsNoticed) {
+  MixedSteps mixes;
+  mixes.add_prefill_step(512, 1.1);
+  for (int i = 0; i < 8; ++i) mixes.add_decode_step(8, 0.06);
+  for (int i = 0; i < 20; ++i) {
+    const MixedPlan plan = mixes.plan(8, 0.5, 500);
+    ASSERT_EQ(plan.mix, StepMix::mixed);
+    mixes.add_mixed_step(plan.prompt_rows, read_then_compute(8 + plan.prompt_rows));
+  }
+  for (int i = 0; i < 2; ++i) {
+    const MixedPlan plan = mixes.plan(8, 0.5, 500);
+    ASSERT_EQ(plan.mix, StepMix::mixed);
+    mixes.add_mixed_step(plan.prompt_rows, 0.05 + read_then_compute(8 + plan.prompt_rows));
+  }
+  EXPECT_EQ(mixes.plan(8, 0.5, 500).mix, StepMix::alone);
+}
+
+// Prompts' own steps beside decode steps count, so that mixing is tried again.
+TEST(MixedSteps, GoingApartEnds) {
+  MixedSteps mixes;
+  mixes.add_prefill_step(512, 0.1);  // a row costs 0.2 ms there, and 4 ms here
+  EXPECT_FALSE(mixes.goes_apart());
+  mixes.add_decode_step(8, 0.01);
+  for (int i = 0; i < 200; ++i) {
+    const MixedPlan plan = mixes.plan(8, 0.5, 500);
+    if (plan.mix == StepMix::apart) break;
+    if (plan.mix == StepMix::mixed) mixes.add_mixed_step(plan.prompt_rows, 0.01 + 0.004 * plan.prompt_rows);
+    if (plan.mix == StepMix::alone) mixes.add_decode_step(8, 0.01);
+  }
+  uint32_t apart = 0;
+  while (mixes.goes_apart()) ++apart;
+  EXPECT_EQ(apart, 8u);
+  EXPECT_NE(mixes.plan(8, 0.5, 500).mix, StepMix::apart);
+}
+
 // A decode step that takes something else than before is measured again soon, until it is known.
 TEST(MixedSteps, ADecodeStepThatHasChangedIsMeasuredAgain) {
   MixedSteps mixes;
