@@ -297,6 +297,8 @@ Result<std::string> run_step_bench(const StepBenchOptions& options, bool json) {
   TANDEM_TRY(check(options));
   TANDEM_ASSIGN(ModelConfig config,
                 shape_config(*options.shape, options.layers == 0 ? options.shape->layers : options.layers));
+  // Before its weights are made: gigabytes of them for the larger shapes.
+  TANDEM_TRY(check_model_options(config, options.model));
   TANDEM_ASSIGN(const KernelTable* table, choose_kernel_table());
   const RoofLoops* loops = roof_loops(table->name);
   if (loops == nullptr)
