@@ -63,7 +63,7 @@ TEST_F(SettingsReloadTest, EverythingElseNeedsARestart) {
     // Of a choice one of those that are allowed, which stand first and last.
     const std::string first = option.allowed.substr(0, option.allowed.find(' ')),
                       last = option.allowed.substr(option.allowed.rfind(' ') + 1);
-    const std::string candidates[] = {"7", "0.5", "true", "false", "8", "123456", first, last};
+    const std::string candidates[] = {"7", "0.5", "true", "false", "8", "128", "123456", first, last};
     ASSERT_TRUE(std::ranges::any_of(candidates, [&](const std::string& text) {
       return option.set(text).has_value() && option.get() != option.default_text;
     })) << option.key;
