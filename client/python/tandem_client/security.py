@@ -108,10 +108,12 @@ class TlsStream:
                 raise InvalidArgument(f"it does not speak TLS 1.3 with us ({error.reason}): give both sides certificates, or neither") from None
         self._flush()
 
-    def _feed(self) -> None:
+    def _feed(self) -> bool:
+        """False at the end of the socket."""
         data = self._socket.recv(_READ_BYTES)
         with self._state:
             self._in.write(data) if data else self._in.write_eof()
+        return bool(data)
 
     def _flush(self) -> None:
         with self._order:
@@ -135,17 +137,17 @@ class TlsStream:
     def recv(self, count: int) -> bytes:
         """b"" at the end; TimeoutError where what came is not yet a whole record, or nothing came in the socket's timeout."""
         if not self._plain:
-            self._feed()
+            ended = not self._feed()
             parts = []
             with self._state:
                 try:
                     while part := self._tls.read(_READ_BYTES):
                         parts.append(part)
+                    ended = True  # the peer's close_notify, which some releases read as nothing and others raise
                 except ssl.SSLWantReadError:
                     pass
                 except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
-                    if not parts:
-                        return b""
+                    ended = True
                 except ssl.SSLError as error:
                     if "ALERT" in (error.reason or ""):  # in TLS 1.3 our certificate is judged when we believe the handshake done
                         raise InvalidArgument(f"it refuses our certificate ({error.reason}): give it the CA that signed {self._whose}") from None
@@ -153,6 +155,8 @@ class TlsStream:
             self._flush()  # answers of TLS itself
             self._plain = b"".join(parts)
             if not self._plain:
+                if ended:
+                    return b""
                 raise TimeoutError
         taken, self._plain = self._plain[:count], self._plain[count:]
         return taken
