@@ -24,7 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from tests.mutation.mutants import MUTANTS  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-COPIED = ("CMakeLists.txt", "cmake", "src", "bench", "models", "tests")
+COPIED = ("CMakeLists.txt", "cmake", "src", "client", "bench", "models", "tests")
 # A mutant may hang, where the test waits for what never comes; the slowest named test takes seconds.
 TEST_LIMIT_S = 120
 
