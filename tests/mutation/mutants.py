@@ -280,7 +280,7 @@ MUTANTS = (
            "kCorrected * (wanted_ - seconds) / row", "kCorrected * (seconds - wanted_) / row",
            "attention_scheduler_test", "MixedSteps.RowsBesideReadsCostLessThanTheirOwnSteps"),
     Mutant("other sequences are taken for those that were measured", "src/attention/mixed_steps.cc",
-           "if (!is_like_measured(sequences) || since_decode_", "if (decode_sequences_ == 0 || since_decode_",
+           "if (!is_like_measured(sequences) || since_decode_", "if ((decode_sequences_ == 0 && !is_like_measured(sequences)) || since_decode_",
            "attention_scheduler_test", "MixedSteps.OtherSequencesAreMeasured"),
     # ---- answers in a given form ----
     Mutant("a token that leaves its rule is not finished in the caller", "src/grammar/token_grammar.cc",
