@@ -40,38 +40,12 @@ Status difference(Lab& lab, const std::string& key) {
   return expect_refuse(*client, key);
 }
 
-constexpr const char* kCompared[] = {"protocol",
-                                     "model_fingerprint",
-                                     "hidden_size",
-                                     "num_layers",
-                                     "draft_layers",
-                                     "moe_layers",
-                                     "hash_layers",
-                                     "num_experts",
-                                     "top_k",
-                                     "moe_intermediate_size",
-                                     "shared_intermediate_size",
-                                     "vocab_size",
-                                     "gate",
-                                     "shared_experts",
-                                     "num_ffn_ranks",
-                                     "connector",
-                                     "routing",
-                                     "token_ids",
-                                     "compute_dtype",
-                                     "weights",
-                                     "activation_dtype",
-                                     "reply_dtype",
-                                     "deterministic",
-                                     "execution",
-                                     "capture_sizes",
-                                     "tile_rows",
-                                     "numerics_id"};
-
 }  // namespace
 
 void add_setting_cases(std::vector<Case>& cases) {
-  for (const char* key : kCompared) {
+  std::vector<const char*> compared = {"protocol"};
+  compared.insert(compared.end(), std::begin(kSettingKeys), std::end(kSettingKeys));
+  for (const char* key : compared) {
     const bool numerics = std::string_view(key) == "numerics_id";
     cases.push_back({fmt::format("setting.{}", key),
                      numerics ? "another numerics_id is refused where sums are deterministic, and only there"

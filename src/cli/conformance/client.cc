@@ -44,34 +44,6 @@ Result<CarrierNumbers> greet(Connection& wire, const CarrierNumbers& ours) {
 // A rank that has nothing to do gives slots back at once. One that keeps them is some case's business.
 constexpr Duration kSlotsLimit = std::chrono::seconds(1);
 
-// Every key as hello_ack of protocol 1.0 has it.
-constexpr const char* kKeys[] = {"model_fingerprint",
-                                 "hidden_size",
-                                 "num_layers",
-                                 "draft_layers",
-                                 "moe_layers",
-                                 "hash_layers",
-                                 "num_experts",
-                                 "top_k",
-                                 "moe_intermediate_size",
-                                 "shared_intermediate_size",
-                                 "vocab_size",
-                                 "gate",
-                                 "shared_experts",
-                                 "num_ffn_ranks",
-                                 "connector",
-                                 "routing",
-                                 "token_ids",
-                                 "compute_dtype",
-                                 "weights",
-                                 "activation_dtype",
-                                 "reply_dtype",
-                                 "deterministic",
-                                 "execution",
-                                 "capture_sizes",
-                                 "tile_rows",
-                                 "numerics_id"};
-
 }  // namespace
 
 std::string Received::reason() const {
@@ -212,7 +184,7 @@ Result<std::unique_ptr<Lab>> Lab::open(const HostPort& peer, Duration patience) 
   TANDEM_ASSIGN(const CarrierNumbers numbers, greet(*connection, CarrierNumbers{}));
   std::string text = "peer.role=attention\npeer.rank=0\npeer.name=conformance:1\npeer.incarnation=1\n";
   text += fmt::format("protocol={}.{}\n", kProtocolMajor, kProtocolMinor);
-  for (const char* key : kKeys) text += fmt::format("{}=-\n", key);
+  for (const char* key : kSettingKeys) text += fmt::format("{}=-\n", key);
   Client client(*lab, std::move(connection));
   TANDEM_TRY(client.say_hello(text));
   auto ack = client.hello_ack();

@@ -13,6 +13,34 @@
 
 namespace tandem::conformance {
 
+// Every key that a hello_ack of protocol 1.0 states and both sides compare, beside `protocol` itself.
+inline constexpr const char* kSettingKeys[] = {"model_fingerprint",
+                                               "hidden_size",
+                                               "num_layers",
+                                               "draft_layers",
+                                               "moe_layers",
+                                               "hash_layers",
+                                               "num_experts",
+                                               "top_k",
+                                               "moe_intermediate_size",
+                                               "shared_intermediate_size",
+                                               "vocab_size",
+                                               "gate",
+                                               "shared_experts",
+                                               "num_ffn_ranks",
+                                               "connector",
+                                               "routing",
+                                               "token_ids",
+                                               "compute_dtype",
+                                               "weights",
+                                               "activation_dtype",
+                                               "reply_dtype",
+                                               "deterministic",
+                                               "execution",
+                                               "capture_sizes",
+                                               "tile_rows",
+                                               "numerics_id"};
+
 // A frame of the rank. It keeps to the rules of frames, or it is not one of these.
 struct Received {
   Channel channel = Channel::control;
