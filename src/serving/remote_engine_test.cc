@@ -347,7 +347,10 @@ TEST_P(RemoteEngineTest, TheFrontMayStartFirst) {
 }
 
 TEST_P(RemoteEngineTest, AFrontThatReadsNothingLosesItsRequestsAndHoldsUpNobody) {
-  engine_ = std::make_unique<ScriptedEngine>(scripted());
+  // Without an end of its own: on a starved machine a context of 200,000 tokens is full before anybody looks.
+  ScriptedEngineOptions without_end = scripted();
+  without_end.limits.max_context_tokens = UINT32_MAX;
+  engine_ = std::make_unique<ScriptedEngine>(std::move(without_end));
   EngineServerOptions options = server_options();
   options.max_pending_bytes = size_t{1} << 14;
   serve(options);
@@ -358,7 +361,7 @@ TEST_P(RemoteEngineTest, AFrontThatReadsNothingLosesItsRequestsAndHoldsUpNobody)
   ASSERT_TRUE(endpoint) << endpoint.error().message;
   ASSERT_TRUE(send_engine_message(**endpoint, Channel::control,
                                   IdentityLayout::encode(EngineMessage::hello, identity("front", 0))));
-  GenerationRequest endless = ask({5}, UINT32_MAX);  // on a busy machine 100,000 end before anybody looks
+  GenerationRequest endless = ask({5}, UINT32_MAX);
   endless.sampling.ignore_eos = true;
   const auto bytes = RequestLayout::encode(endless, now());
   std::vector<std::byte> message(SubmitPartLayout::message_bytes(bytes.size(), kEngineSlotBytes));
