@@ -70,6 +70,8 @@ class Client:
         deadline = time.monotonic() + timeout
         if isinstance(addresses, str):
             addresses = [address.strip() for address in addresses.split(",")]
+        if not addresses:
+            raise InvalidArgument("no address: give those of all FFN ranks, in order of rank")
         security = Security.of(key_file, tls_files)
         identity = own_identity(rank)
         self._ranks = [Rank(number, address, security, identity, dict(expect or {})) for number, address in enumerate(addresses)]
@@ -91,10 +93,9 @@ class Client:
             raise InvalidArgument(f"{len(self._ranks)} addresses, and num_ffn_ranks is {self.settings.num_ffn_ranks}: name the addresses of all "
                                   "FFN ranks, in order of rank")
         for entry in self._ranks[1:]:
-            for key, value in entry.settings.raw.items():
-                if self.settings.raw[key] != value and key != "numerics_id":
-                    raise InvalidArgument(f"{key} is {value} here and {self.settings.raw[key]} on FFN rank 0: start all ranks alike",
-                                          rank=entry.number, address=entry.address)
+            for key in entry.settings.differing(self.settings):
+                raise InvalidArgument(f"{key} is {entry.settings.raw[key]} here and {self.settings.raw[key]} on FFN rank 0: start all ranks alike",
+                                      rank=entry.number, address=entry.address)
         if self.settings.connector == "m2n" and not self.settings.gate_on_client:
             raise InvalidArgument("connector m2n with the gate on FFN: start the ranks with --compute-gate-on-attention")
 

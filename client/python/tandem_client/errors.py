@@ -19,6 +19,10 @@ class TandemError(Exception):
         super().__init__(f"{who}: {message}" if who else message)
         self.message, self.rank, self.address = message, rank, address
 
+    def at(self, *, rank: int | None = None, address: str | None = None) -> TandemError:
+        """The same, of this peer: an exception of its own, for whoever raises it."""
+        return type(self)(self.message, rank=rank, address=address)
+
 
 class InvalidArgument(TandemError):
     code, name = 1, "invalid_argument"
@@ -60,8 +64,7 @@ class Internal(TandemError):
     pass
 
 
-_BY_CODE = {kind.code: kind for kind in (InvalidArgument, OutOfRange, Unsupported, ResourceExhausted, Unavailable, DeadlineExceeded,
-                                         Cancelled, DataLoss, Internal)}
+_BY_CODE = {kind.code: kind for kind in TandemError.__subclasses__()}
 
 
 def from_wire(code: int, message: str, *, rank: int | None = None, address: str | None = None) -> TandemError:

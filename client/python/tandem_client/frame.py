@@ -79,12 +79,13 @@ class Frame:
     header: Header
     payloads: dict[int, Payload] = field(default_factory=dict)  # by role
 
-    def array(self, role: int, dtype: str, cols: int | None = None) -> np.ndarray:
-        """The payload's [rows, cols]; DataLoss where it is missing or something else."""
+    def array(self, role: int, dtype: str, cols: int | None = None, rows: int | None = None) -> np.ndarray:
+        """The payload's [rows, cols]; DataLoss where it is missing or something else. None: any number."""
         payload = self.payloads.get(role)
-        if payload is None or payload.dtype != dtype or (cols is not None and payload.data.shape[1] != cols):
+        if payload is None or payload.dtype != dtype or any(want not in (None, have) for want, have in zip((rows, cols), payload.data.shape, strict=True)):
             have = "none" if payload is None else f"{payload.dtype} {list(payload.data.shape)}"
-            raise DataLoss(f"frame of kind {self.header.kind}: payload {role} is {have}, expected {dtype} with {cols or 'any'} columns")
+            wanted = ", ".join("any" if want is None else str(want) for want in (rows, cols))
+            raise DataLoss(f"frame of kind {self.header.kind}: payload {role} is {have}, expected {dtype} [{wanted}]")
         return payload.data
 
     def text(self, role: int) -> bytes:

@@ -57,16 +57,18 @@ class Session:
         self._lock = threading.Lock()
         self._waiting: dict[tuple[int, ...], Answer] = {}  # by request and tile
         self.connection = Connection(address, security, deadline, self._on_message, self._on_loss)
-        self.connection.start()
         try:
+            self.connection.start()
             self._shake_hands(identity, expected, deadline)
-        except TandemError as error:
+        except BaseException as error:  # an interrupt too: nobody else knows this connection
             self.connection.close()
-            raise self._named(error) from None
+            if isinstance(error, TandemError):
+                raise self._named(error) from None
+            raise
 
     def _named(self, error: TandemError) -> TandemError:
         """The same, with rank and address."""
-        return error if error.rank is not None else type(error)(error.message, rank=self.rank, address=self.address)
+        return error if error.rank is not None else error.at(rank=self.rank, address=self.address)
 
     # ---- handshake ----
 
@@ -79,6 +81,9 @@ class Session:
         try:
             self.settings = Settings.of(values)
             self.settings.check(expected, identity.text(), self.peer.text())
+            if self.settings.largest_frame() > self.connection.terms.slot_bytes:  # before anything of that size is made
+                raise DataLoss(f"slots of {self.connection.terms.slot_bytes} bytes, a tile of hidden_size {self.settings.hidden_size} needs "
+                               f"{self.settings.largest_frame()}")
             if self.rank is None:
                 self.rank = self.peer.rank
             if self.peer.role != "ffn" or self.peer.rank != self.rank:
@@ -89,8 +94,6 @@ class Session:
         self.pieces = ack.array(frame.PIECES, "u32", 6)  # layer, expert begin, end, row begin, end, unit
         for index in range(canary.COUNT):
             sent = canary.build(self.settings, index, self.id, self.incarnation)
-            if len(sent) > self.connection.terms.slot_bytes:
-                raise DataLoss(f"canary of {len(sent)} bytes, slots have {self.connection.terms.slot_bytes}")
             self.connection.send(REQUEST, sent, deadline)
             if bytes(self._next(frame.CANARY_ECHO, deadline)) != frame.echo_of(sent):
                 raise DataLoss(f"canary {index} of {len(sent)} bytes came back changed: the path damages data")
@@ -125,7 +128,7 @@ class Session:
 
     @staticmethod
     def _error_of(got: frame.Frame) -> tuple[int, str]:
-        return int(got.array(frame.ERROR_CODE, "u32", 1)[0, 0]), clean_text(got.text(frame.ERROR_TEXT))
+        return int(got.array(frame.ERROR_CODE, "u32", 1, rows=1)[0, 0]), clean_text(got.text(frame.ERROR_TEXT))
 
     def _refuse(self, error: TandemError) -> None:
         text = np.frombuffer(error.message.encode()[:2048], np.uint8)[None]
@@ -209,11 +212,10 @@ class Session:
     # ---- the reader's thread ----
 
     def _on_message(self, channel: int, message: memoryview) -> None:
-        with self._lock:
-            up = self._up
-        if not up:
-            self._inbox.put(message)
-            return
+        with self._lock:  # over `put` as well: the handshake looks for what came before it was up
+            if not self._up:
+                self._inbox.put(message)
+                return
         try:
             self._on_frame(channel, frame.parse(message))
         except DataLoss as error:
@@ -244,10 +246,10 @@ class Session:
             sent = self._header(answer.request, header.tile, -(-answer.request.rows // frame.TILE_ROWS))
             if (header.tiles, header.rows) != (sent.tiles, sent.rows):
                 return
-            np.maximum(answer.times, got.array(frame.REPLY_TIMES, "u32", 4)[0], out=answer.times)
+            np.maximum(answer.times, got.array(frame.REPLY_TIMES, "u32", 4, rows=1)[0], out=answer.times)
             error = None
             if frame.OUTPUT in got.payloads:
-                rows = got.array(frame.OUTPUT, self.settings.reply_dtype, self.settings.hidden_size)
+                rows = got.array(frame.OUTPUT, self.settings.reply_dtype, self.settings.hidden_size, rows=header.rows)
                 begin = header.tile * frame.TILE_ROWS
                 answer.rows[begin:begin + header.rows] = rows
                 answer.unanswered.discard(header.tile)

@@ -20,6 +20,8 @@ KEYS = ("protocol", "model_fingerprint", "hidden_size", "num_layers", "draft_lay
         "token_ids", "compute_dtype", "weights", "activation_dtype", "reply_dtype", "deterministic", "execution", "capture_sizes", "tile_rows",
         "numerics_id")
 _MAX_LINES = 256  # the other side's limit; bounds what a stranger can make us read
+_MAX_NUMBER = 2**31 - 1
+_MAX_COUNT = 2**16 - 1  # layers, experts and ranks are numbered in 16 bits
 
 
 @dataclass(frozen=True)
@@ -111,25 +113,39 @@ class Settings:
                 raise Unsupported(f"{key} is {values[key]!r}, this client knows {', '.join(allowed)}")
             return values[key]
 
-        def number(key: str, least: int = 1) -> int:
-            if not values[key].isdecimal() or not least <= int(values[key]) < 2**31:
-                raise InvalidArgument(f"{key} is {values[key]!r}, not a number from {least} on")
-            return int(values[key])
+        def number(key: str, least: int = 1, most: int = _MAX_NUMBER) -> int:
+            value = _number(values[key], most)
+            if value is None or value < least:
+                raise InvalidArgument(f"{key} is {values[key][:80]!r}, not a number from {least} to {most}")
+            return value
 
         if values["protocol"].partition(".")[0] != PROTOCOL.partition(".")[0]:  # the smaller minor is in use: 0, which is ours
             raise Unsupported(f"protocol is {values['protocol']} there and {PROTOCOL} here: run the same release on both sides")
         choice("tile_rows", str(TILE_ROWS))
         settings = Settings(
-            raw=dict(values), hidden_size=number("hidden_size"), num_layers=number("num_layers"), vocab_size=number("vocab_size"),
-            num_experts=number("num_experts"), top_k=number("top_k"), moe_intermediate_size=number("moe_intermediate_size"),
+            raw=dict(values), hidden_size=number("hidden_size"), num_layers=number("num_layers", most=_MAX_COUNT), vocab_size=number("vocab_size"),
+            num_experts=number("num_experts", most=_MAX_COUNT), top_k=number("top_k"), moe_intermediate_size=number("moe_intermediate_size"),
             shared_intermediate_size=number("shared_intermediate_size", 0), moe_layers=_layers(values["moe_layers"]),
             gate=choice("gate", "attention", "ffn"), shared_experts=choice("shared_experts", "attention", "ffn"),
-            num_ffn_ranks=number("num_ffn_ranks"), connector=choice("connector", "any", "p2p", "m2n", "auto"),
+            num_ffn_ranks=number("num_ffn_ranks", most=_MAX_COUNT), connector=choice("connector", "any", "p2p", "m2n", "auto"),
             token_ids=choice("token_ids", "yes", "no") == "yes",
             activation_dtype=choice("activation_dtype", "bf16", "f32", *QUANTIZED), reply_dtype=choice("reply_dtype", "bf16", "f32", "f64"))
         if settings.top_k > settings.num_experts:
             raise InvalidArgument(f"top_k {settings.top_k} of {settings.num_experts} experts")
         return settings
+
+    def differing(self, other: Settings) -> list[str]:
+        """Keys that two FFN ranks of one deployment, or one before and after, must have alike and have not."""
+        def said(settings: Settings, key: str) -> str:
+            return settings.raw[key].partition(".")[0] if key == "protocol" else settings.raw[key]
+
+        # Kernels of another kind change last bits: a difference where equal ones are promised.
+        free = () if self.raw["deterministic"] == "yes" else ("numerics_id",)
+        return [key for key in KEYS if key not in free and said(self, key) != said(other, key)]
+
+    def largest_frame(self) -> int:
+        """Bytes that a slot must hold (docs/protocol.md section 3)."""
+        return TILE_ROWS * (8 * self.hidden_size + 8 * self.top_k) + 4096
 
     def check(self, expected: Mapping[str, object], us: str, them: str) -> None:
         """InvalidArgument naming every key of `expected` that is otherwise here, with both values and both peers."""
@@ -142,10 +158,14 @@ class Settings:
 def _layers(text: str) -> tuple[int, ...]:
     """ "3-60" or "0,2,4"."""
     first, dash, last = text.partition("-")
-    try:
-        layers = tuple(range(int(first), int(last) + 1)) if dash else tuple(int(layer) for layer in text.split(","))
-    except ValueError:
-        layers = ()
-    if not layers or layers[-1] >= 2**16 or any(a >= b for a, b in zip(layers, layers[1:], strict=False)):
-        raise InvalidArgument(f"moe_layers is {text!r}, not a range or an ascending list of layers")
-    return layers
+    layers = [_number(layer, _MAX_COUNT) for layer in ((first, last) if dash else text.split(","))]
+    if None in layers or any(a >= b for a, b in zip(layers, layers[1:], strict=False)) and not (dash and first == last):
+        raise InvalidArgument(f"moe_layers is {text[:80]!r}, not a range or an ascending list of layers")
+    return tuple(range(layers[0], layers[1] + 1)) if dash else tuple(layers)
+
+
+def _number(text: str, most: int) -> int | None:
+    """None: no number, or a larger one."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most))) or int(text) > most:
+        return None
+    return int(text)
