@@ -34,8 +34,8 @@ def head(kind, channel=0, value=0):
 class FakeRank:
     """`script(rank)` runs in a thread of its own when somebody has connected. `close` waits for it and passes on what it raised."""
 
-    def __init__(self, script, *, slots=8, security=0, settings=None, pieces=PIECES, tls=None):
-        self.slots, self.security, self.pieces, self.tls = slots, security, pieces, tls
+    def __init__(self, script, *, slots=8, security=0, settings=None, pieces=PIECES, tls=None, number=0):
+        self.slots, self.security, self.pieces, self.tls, self.number = slots, security, pieces, tls, number
         self.silence_us = 800000 if tls is None else 60_000_000
         self.settings = {**SETTINGS, **(settings or {})}
         self.server = socket.create_server(("127.0.0.1", 0))
@@ -140,7 +140,7 @@ class FakeRank:
         channel, data = self.receive()
         assert channel == CONTROL and frame.parse(data).header.kind == frame.HELLO
         self.lines = frame.parse(data).text(frame.SETTINGS).decode().splitlines()
-        text = "peer.role=ffn\npeer.rank=0\npeer.name=fake:1\npeer.incarnation=9\n" + "".join(f"{k}={v}\n" for k, v in self.settings.items())
+        text = f"peer.role=ffn\npeer.rank={self.number}\npeer.name=fake:1\npeer.incarnation=9\n" + "".join(f"{k}={v}\n" for k, v in self.settings.items())
         header = frame.Header(frame.HELLO_ACK, session=SESSION, incarnation=INCARNATION)
         self.send(CONTROL, frame.build(header, [frame.Payload(frame.SETTINGS, "u8", np.frombuffer(text.encode(), np.uint8)[None]),
                                                 frame.Payload(frame.PIECES, "u32", self.pieces)]))

@@ -6,6 +6,7 @@ this process lives, whatever else it does. Any thread may send: it waits for a c
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import struct
@@ -19,6 +20,9 @@ from .security import TLS, Security, TlsStream
 
 CONTROL, REQUEST, EXCHANGE = 0, 1, 2
 _STAGING_BYTES = 64 << 10  # many heads in one read
+# A peer that lives (else its silence shows first) and takes no byte for so long never will: a rank takes every message at once. Until then
+# `send` may outlive its deadline.
+_UNREAD_LIMIT_S = 5
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -49,12 +53,13 @@ class Connection:
             raise Unavailable(f"{error.strerror or error}; start the peer first", address=address) from None
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", _UNREAD_LIMIT_S, 0))
             if security.mode == TLS:
                 self._socket = TlsStream(self._socket, security, deadline)
             self.terms = greeting.greet(self._socket, security, deadline)
         except TandemError as error:
             self._socket.close()
-            raise type(error)(error.message, address=address) from None
+            raise error.at(address=address) from None
         except OSError as error:
             self._socket.close()
             raise Unavailable(f"the connection was lost in its greeting ({error})", address=address) from None
@@ -119,6 +124,10 @@ class Connection:
                 else:
                     self._socket.sendall(head)
                     self._socket.sendall(message)
+        except BlockingIOError:
+            self._reset_when_closed()  # nobody takes what is still to be sent
+            self._lose(Unavailable(f"it has taken no byte for {_UNREAD_LIMIT_S} s", address=self.address))
+            raise self._loss() from None
         except OSError as error:
             with self._state:
                 self._mute = self._mute or Unavailable(f"the connection was lost ({error})", address=self.address)
@@ -151,7 +160,7 @@ class Connection:
                 elif kind != greeting.HEARTBEAT:
                     raise DataLoss(f"tcp frame: unknown kind {kind}")
         except TandemError as error:
-            self._lose(error if error.address else type(error)(error.message, address=self.address))
+            self._lose(error if error.address else error.at(address=self.address))
         except Exception as error:  # a defect of on_message ends the connection, not the wait of everybody else
             self._lose(DataLoss(f"{type(error).__name__}: {error}", address=self.address))
         self._on_loss(self._lost)
@@ -213,15 +222,18 @@ class Connection:
                 heard = now
             before = now
             if now - heard > self.terms.silence_s:
-                # A reset, so that a peer whose packets alone are lost learns of it at once.
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self._reset_when_closed()  # so that a peer whose packets alone are lost learns of it at once
                 raise Unavailable(f"silent for {self.terms.silence_s:g} s")
 
     # ---- the end ----
 
     def _loss(self) -> TandemError:
         """Why it ended, as an exception of the caller's own."""
-        return type(self.lost)(self.lost.message, address=self.address)
+        return self.lost.at(address=self.address)
+
+    def _reset_when_closed(self) -> None:
+        with contextlib.suppress(OSError):  # the reader has closed it already
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     def _lose(self, error: TandemError) -> None:
         with self._state:

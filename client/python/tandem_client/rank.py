@@ -15,6 +15,7 @@ from .session import Session
 from .settings import Identity, Settings
 
 _TRY_AGAIN_S = 0.25  # a peer that answered, or is not there yet: often enough for a start, seldom enough for a log
+_HANDSHAKE_LIMIT_S = 5.0  # of one try: the rank has the same one, and whoever closes the client waits no longer
 
 
 class Rank:
@@ -31,7 +32,9 @@ class Rank:
 
     def open(self, deadline: float) -> Session:
         """A session that can be used: the current one, or a new one. Tries again until the deadline while the rank is not there."""
-        with self._opening:
+        if not self._opening.acquire(timeout=max(deadline - time.monotonic(), 0)):
+            raise DeadlineExceeded("not there in time: another request has not reached it either", rank=self.number, address=self.address)
+        try:
             while True:
                 if self._closed:
                     raise Unavailable("the client is closed", rank=self.number, address=self.address)
@@ -39,24 +42,28 @@ class Rank:
                     return self._session
                 try:
                     return self._open_once(deadline)
-                except Unavailable as error:
+                except (Unavailable, DeadlineExceeded) as error:
                     if time.monotonic() + _TRY_AGAIN_S >= deadline:
                         raise DeadlineExceeded(f"not there in time: {error.message}", rank=self.number, address=self.address) from None
                     time.sleep(_TRY_AGAIN_S)
+        finally:
+            self._opening.release()
 
     def _open_once(self, deadline: float) -> Session:
         if self._session is not None:
             self._session.close()
             self._session = None
         try:
-            session = Session(self.number, self.address, self._security, self._identity, self._expected, deadline)
+            limit = min(deadline, time.monotonic() + _HANDSHAKE_LIMIT_S)
+            session = Session(self.number, self.address, self._security, self._identity, self._expected, limit)
         except TandemError as error:
-            raise type(error)(error.message, rank=self.number, address=self.address) from None
+            raise error.at(rank=self.number, address=self.address) from None
         if self.settings is None:
             self.settings, self.pieces = session.settings, session.pieces
-        elif session.settings.raw != self.settings.raw or not np.array_equal(session.pieces, self.pieces):
+        elif (other := session.settings.differing(self.settings)) or not np.array_equal(session.pieces, self.pieces):
             session.close()
-            raise InvalidArgument("it came back with other settings or other experts; connect anew", rank=self.number, address=self.address)
+            raise InvalidArgument(f"it came back with other settings or other experts ({', '.join(other) or 'experts'}); connect anew",
+                                  rank=self.number, address=self.address)
         self._session = session
         return session
 
