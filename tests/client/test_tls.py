@@ -76,6 +76,25 @@ def test_a_client_of_another_ca(files):
         tandem_client.Client(rank.address, tls_files=files("stranger"))
 
 
+def test_one_side_without_tls(files):
+    def encrypted(rank):
+        rank.read(80)
+        rank.connected.sendall(bytes.fromhex("15030300020228"))  # as a rank answers what is no TLS
+
+    rank = FakeRank(encrypted)
+    with pytest.raises(tandem_client.InvalidArgument, match=f"{rank.address}: it speaks TLS: give this side tls_files"):
+        tandem_client.Client(rank.address)
+    rank.close()
+
+    def plain(rank):
+        rank.read(16)  # and ends what begins with no hello
+
+    rank = FakeRank(plain)
+    with pytest.raises(tandem_client.DeadlineExceeded, match=f"{rank.address}: not there in time: it ended the connection in the TLS handshake.*speaks no TLS"):
+        tandem_client.Client(rank.address, tls_files=files("client"), timeout=0.2)
+    rank.close()
+
+
 def test_files_that_are_none(files, tmp_path):
     certificate, key, ca = files("client")
     with pytest.raises(tandem_client.InvalidArgument, match="missing.pem.*PEM files of a certificate"):

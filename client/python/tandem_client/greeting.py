@@ -17,6 +17,7 @@ from .security import KEY, NAMES, Security, TlsStream, proof
 HEAD = struct.Struct("<4sBBHII")  # magic, kind, channel, 0, value, CRC-32 of what stands before
 HEAD_MAGIC = b"TNDT"
 HELLO, DATA, CREDIT, HEARTBEAT, BYE, NONCE, PROOF = 1, 2, 3, 4, 5, 8, 9
+_TLS_ALERT = 21  # first byte of what a side that speaks TLS says to one that does not
 
 _HELLO = struct.Struct("<4sIIIQQQII16s")
 _HELLO_MAGIC, _VERSION = b"TNDH", 1
@@ -64,6 +65,8 @@ def _receive(connected: Stream, count: int, deadline: float, what: str) -> bytes
         except OSError as error:
             raise Unavailable(f"the connection was lost while waiting for its {what} ({error})") from None
         if not more:
+            if data[:1] == bytes([_TLS_ALERT]):
+                raise InvalidArgument("it speaks TLS: give this side tls_files, a certificate, its key and the other side's CA")
             raise Unavailable(f"the other side closed the connection while its {what} was due; its log says why")
         data += more
     return bytes(data)

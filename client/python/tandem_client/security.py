@@ -12,12 +12,13 @@ import threading
 import time
 from dataclasses import dataclass
 
-from .errors import DataLoss, DeadlineExceeded, InvalidArgument
+from .errors import DataLoss, DeadlineExceeded, InvalidArgument, Unavailable
 
 NONE, KEY, TLS = 0, 1, 2
 NAMES = {NONE: "none", KEY: "a key", TLS: "TLS"}
 _MIN_KEY_BYTES, _MAX_KEY_BYTES = 32, 4096
 _READ_BYTES = 64 << 10  # several records of 16 KiB at a time
+_PERHAPS_PLAIN = "it is gone, or speaks no TLS: then give both sides certificates, or neither"
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,10 @@ class TlsStream:
                     self._feed()
                 except TimeoutError:
                     raise DeadlineExceeded("no TLS handshake in time") from None
+                except OSError as error:
+                    raise Unavailable(f"it ended the connection in the TLS handshake ({error.strerror or error}): {_PERHAPS_PLAIN}") from None
+            except ssl.SSLEOFError:
+                raise Unavailable(f"it ended the connection in the TLS handshake: {_PERHAPS_PLAIN}") from None
             except ssl.SSLCertVerificationError as error:
                 self._flush()
                 raise InvalidArgument(f"its certificate is refused ({error.verify_message}): name the CA that signed it") from None
