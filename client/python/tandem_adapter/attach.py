@@ -14,12 +14,13 @@ from .families import Family, family_of
 
 def attach(model: torch.nn.Module, address: str | Sequence[str] | Client, *, expect: Mapping[str, object] | None = None,
            key_file: str | None = None, tls_files: tuple[str, str, str] | None = None, timeout: float = 30.0) -> Client:
-    """Replaces every MoE block of `model`; its experts' weights are freed. The gate and the shared experts stay in the model where the
+    """Replaces every MoE block of `model`, for good: its experts' weights are freed. The gate and the shared experts stay in the model where the
     FFN ranks leave them to attention (their `gate` and `shared_experts` settings say), and go otherwise.
 
     `model`: DeepSeek V2 or V3, Qwen3-MoE or Mixtral of transformers, on any device, the meta device too. `address`: the FFN ranks, in order
-    of rank, or a Client. Returns the Client; close it when the model is not used any more. Unsupported: another model, by its class;
-    InvalidArgument: the FFN ranks hold another model, by the facts that differ.
+    of rank, or a Client, which several models of one shape may share. Returns the Client; close it when the model is not used any more.
+    Unsupported: another model, by its class; InvalidArgument: the FFN ranks hold a model of another shape, by the facts that differ. Weights
+    are not compared: `expect={"model_fingerprint": ...}` insists on those of an earlier `tandem_client.describe(address).raw`.
     """
     family = family_of(model)
     expected = {**_facts(model.config, family), **(expect or {})}
@@ -36,7 +37,8 @@ def attach(model: torch.nn.Module, address: str | Sequence[str] | Client, *, exp
 
 
 def _facts(config, family: Family) -> dict[str, object]:
-    return {setting: getattr(config, attribute) for setting, attribute in family.facts.items()}
+    shared = (getattr(config, "n_shared_experts", None) or 0) * getattr(config, "moe_intermediate_size", 0)
+    return {**{setting: getattr(config, attribute) for setting, attribute in family.facts.items()}, "shared_intermediate_size": shared}
 
 
 def _check(model: torch.nn.Module, client: Client) -> None:
@@ -50,6 +52,8 @@ def _check(model: torch.nn.Module, client: Client) -> None:
 
 def _replace(model: torch.nn.Module, family: Family, client: Client) -> None:
     decoder = getattr(model, model.base_model_prefix, model)
+    if any(isinstance(module, RemoteExperts) for module in decoder.modules()):
+        raise InvalidArgument("the experts of this model are elsewhere already, and their weights gone: load it anew")
     places = [(number, layer, family.place_of(layer)) for number, layer in enumerate(decoder.layers) if family.place_of(layer)]
     # A drafter's layers, which transformers does not load, may be on the FFN ranks beside the model's.
     remote = [layer for layer in client.settings.moe_layers if layer < client.settings.num_layers]

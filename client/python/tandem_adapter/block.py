@@ -3,6 +3,8 @@ pool leaves them to this side, under the same names, and has no experts."""
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import torch
 
@@ -30,12 +32,12 @@ class RemoteExperts(torch.nn.Module):
 
     @torch.compiler.disable
     def forward(self, hidden: torch.Tensor):
-        if torch.is_grad_enabled() and hidden.requires_grad:
-            raise InvalidArgument("the experts are remote and give no gradient: run the model under torch.inference_mode() or no_grad()")
+        refuse_gradient(hidden)
         request = {"row_class": "decode" if hidden.shape[1] == 1 else "prefill"}
         logits = None
         if self.client.settings.gate_on_client:
             ids, weights, logits = route(self, hidden)
+            refuse_gradient(weights)  # of a gate that is trained while the rest is frozen
             request.update(expert_ids=ids.to("cpu", torch.int32).numpy(), expert_weights=weights.to("cpu", torch.float32).numpy())
         elif self.client.settings.token_ids:
             request["token_ids"] = self.tokens.of(hidden)
@@ -63,21 +65,27 @@ class RemoteExperts(torch.nn.Module):
         return f"layer={self.layer}, {self.client.settings.num_experts} experts elsewhere"
 
 
+def refuse_gradient(tensor: torch.Tensor) -> None:
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        raise InvalidArgument("the experts are remote and give no gradient: run the model under torch.inference_mode() or no_grad()")
+
+
 class TokenIds:
-    """The tokens of the step that runs, for FFN ranks that ask for them: seen by a hook before the model's forward."""
+    """The tokens of the step that runs in a thread, for FFN ranks that ask for them: seen by a hook before the model's forward."""
 
     def __init__(self, decoder: torch.nn.Module):
-        self._ids: torch.Tensor | None = None
+        self._step = threading.local()
         decoder.register_forward_pre_hook(self._see, with_kwargs=True)
 
     def _see(self, _, args, kwargs) -> None:
-        self._ids = kwargs.get("input_ids", args[0] if args else None)
+        self._step.ids = kwargs.get("input_ids", args[0] if args else None)
 
     def of(self, hidden: torch.Tensor) -> np.ndarray:
         """int32 [batch x length]."""
-        if self._ids is None or self._ids.numel() != hidden.shape[0] * hidden.shape[1]:
+        ids = getattr(self._step, "ids", None)
+        if ids is None or ids.numel() != hidden.shape[0] * hidden.shape[1]:
             raise InvalidArgument("the FFN ranks take the token of each row (token_ids=yes): call the model with input_ids, not inputs_embeds")
-        return self._ids.reshape(-1).to("cpu", torch.int32).numpy()
+        return ids.reshape(-1).to("cpu", torch.int32).numpy()
 
 
 def to_wire(rows: torch.Tensor, dtype: str) -> np.ndarray:

@@ -69,17 +69,18 @@ def _read_weights(model: torch.nn.Module, folder: pathlib.Path, device: torch.de
                 tensor = file.get_tensor(stored[name])
                 if tensor.shape != wanted[name].shape:
                     raise InvalidArgument(f"{path}: {name} is {list(tensor.shape)}, the config asks for {list(wanted[name].shape)}")
-                # A parameter takes the model's dtype; a buffer (DeepSeek-V3's selection bias) keeps the config's class's own.
-                _put(model, name, tensor.to(device, wanted[name].dtype))
+                _put(model, name, tensor.to(device), wanted[name].dtype)
     if tied:
         model.tie_weights()
 
 
-def _put(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
+def _put(model: torch.nn.Module, name: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
+    """A parameter takes `dtype`. A buffer keeps the file's: DeepSeek-V3's selection bias, which tells experts apart, is float32 there, and
+    transformers 4.57 would have it in the model's dtype."""
     path, _, leaf = name.rpartition(".")
     module = model.get_submodule(path)
     if leaf in module._parameters:
-        module._parameters[leaf] = torch.nn.Parameter(tensor, requires_grad=False)
+        module._parameters[leaf] = torch.nn.Parameter(tensor.to(dtype), requires_grad=False)
     else:
         module._buffers[leaf] = tensor
 
