@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 
+from tests.client.installation import Installation
 from tests.conftest import ARITH, BINARY, ROOT
 
 sys.path.insert(0, str(ROOT / "client" / "python"))
@@ -94,6 +95,12 @@ def own_pool(tmp_path):
     yield start
     for one in pools:
         one.close()
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory):
+    """libtandem_client and the C programs."""
+    return Installation(tmp_path_factory.mktemp("installed"))
 
 
 class Weights:

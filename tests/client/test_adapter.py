@@ -95,9 +95,9 @@ def chats(tokenizer, asked):
             for question in asked]
 
 
-def generated(model, prompt):
+def generated(model, prompt, most=64):
     with torch.inference_mode():
-        out = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), max_new_tokens=64, do_sample=False)
+        out = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), max_new_tokens=most, do_sample=False)
     tokens = out[0, len(prompt):].tolist()
     return tokens[:-1] if tokens[-1] == model.config.eos_token_id else tokens
 

@@ -2,7 +2,6 @@
 against FFN ranks of the bundled model."""
 
 import concurrent.futures
-import json
 import os
 import pathlib
 import shutil
@@ -10,50 +9,10 @@ import subprocess
 
 import pytest
 
-from tests.conftest import ARITH, BINARY, ROOT, FfnRank, TandemServer, start_ffn_ranks
+from tests.client.installation import LIMIT_S, WARNINGS, run
+from tests.client.worker import heldout_prompts, start_worker, worker_tokens
+from tests.conftest import ARITH, ROOT, FfnRank, start_ffn_ranks
 from tests.security.test_peer_tls import certificates
-
-BUILD = pathlib.Path(BINARY).resolve().parent
-LIMIT_S = 120
-WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror"]
-
-
-def run(command, check=True, **more):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=LIMIT_S, **more)
-    if check:
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done
-
-
-class Installation:
-    def __init__(self, folder):
-        self.prefix = folder / "prefix"
-        run(["cmake", "--install", BUILD, "--component", "tandem_client", "--prefix", self.prefix])
-        self.library = next(self.prefix.rglob("libtandem_client.so"))
-        self.environment = {**os.environ, "PKG_CONFIG_PATH": str(self.library.parent / "pkgconfig")}
-        self.examples = folder / "examples"
-        run(["cmake", "-S", ROOT / "client" / "examples", "-B", self.examples, f"-DCMAKE_PREFIX_PATH={self.prefix}",
-             "-DCMAKE_C_FLAGS=-Werror"])
-        run(["cmake", "--build", self.examples])
-        self.test = folder / "c_client_test"
-        self.compile(self.test)
-
-    def pkg_config(self, *flags):
-        return run(["pkg-config", *flags, "tandem_client"], env=self.environment).stdout.split()
-
-    def compile(self, program, *, static=False):
-        link = self.pkg_config("--libs") + [f"-Wl,-rpath,{self.library.parent}"]
-        if static:  # the archive by name, for the shared library lies beside it
-            link = ["-l:libtandem_client.a" if word == "-ltandem_client" else word for word in self.pkg_config("--libs", "--static")]
-        run(["cc", *WARNINGS, *self.pkg_config("--cflags"), ROOT / "tests" / "client" / "c_client_test.c", "-o", program, "-pthread", *link])
-
-    def case(self, name, *addresses, program=None, check=True, environment=None):
-        return run([program or self.test, name, *addresses], check=check, env={**os.environ, **(environment or {})})
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    return Installation(tmp_path_factory.mktemp("installed"))
 
 
 @pytest.fixture
@@ -304,29 +263,17 @@ MAX_TOKENS = 120
 def test_the_long_example_generates_the_tokens_of_tandem(installed, ranks, tmp_path):
     """One pool, two kinds of attention at the same time: Tandem's own behind HTTP, and the C program."""
     (address,) = ranks("tcp")
-    with (ARITH / "heldout.jsonl").open() as file:
-        questions = [json.loads(next(file))["question"] for _ in range(QUESTIONS)]
-    server = TandemServer(["attention", "--model", str(ARITH), "--ffn", address, "--port", "0", "--log-level", "warning"], tmp_path).wait_ready()
+    worker = start_worker(address, tmp_path)
     try:
-        prompts = [server.request("POST", "/tokenize", {"model": "arith", "messages": [{"role": "user", "content": question}]}).json()["tokens"]
-                   for question in questions]
-
-        def by_c(prompt):
-            words = run([installed.examples / "generate", ARITH, str(MAX_TOKENS), address, *map(str, prompt)]).stdout.split()
-            return [int(word) for word in words]
-
-        def by_tandem(prompt):
-            reply = server.request("POST", "/v1/completions", {"model": "arith", "prompt": prompt, "temperature": 0, "max_tokens": MAX_TOKENS})
-            text = reply.json()["choices"][0]["text"]
-            return text, server.request("POST", "/tokenize", {"model": "arith", "prompt": text, "add_special_tokens": False}).json()["tokens"]
-
+        prompts = heldout_prompts(worker, QUESTIONS)
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            c, tandem = [pool.map(how, prompts) for how in (by_c, by_tandem)]
+            c = pool.map(lambda prompt: installed.generate(address, prompt, MAX_TOKENS), prompts)
+            tandem = pool.map(lambda prompt: worker_tokens(worker, prompt, MAX_TOKENS), prompts)
             for tokens, (text, expected) in zip(c, tandem):
                 assert "####" in text, "an answer to the end"
                 assert tokens == expected, text
     finally:
-        assert server.stop() == 0
+        assert worker.stop() == 0
 
 
 def test_the_long_example_names_what_it_cannot_do(installed, ranks):
