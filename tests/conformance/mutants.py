@@ -2,9 +2,12 @@
 
 import math
 import re
+import struct
 import threading
 
 from .mutated_rank import CREDIT, DATA, EXCHANGE, HEARTBEAT, HELLO, REQUEST, Message, Mutation, beat_for
+
+BYE = 5  # of the carrier
 
 
 class Messages(Mutation):
@@ -241,6 +244,40 @@ class ServesEveryLayer(Messages):
         return message
 
 
+class ServesDenseLayers(Messages):
+    def sent(self, message):
+        if message.kind == "ffn_request" and message["layer"] == 0 and message.is_sound():
+            message["layer"] = 1
+            message.seal()
+        return message
+
+
+class AnswersInAnotherDtype(Messages):
+    """Half as many float32 as there should be bf16: as many bytes, and no rule of frames is broken."""
+
+    def answered(self, message):
+        found = message.payload("output") if message.kind == "ffn_reply" else None
+        if found is not None:
+            for index in range(message.data[55]):
+                at = 64 + 32 * index
+                if struct.unpack_from("<I", message.data, at + 16)[0] == found[0]:
+                    message.data[at + 2] = 1
+                    struct.pack_into("<I", message.data, at + 8, found[3] // 2)
+            message.seal()
+        return message
+
+
+class RefusesOverRequest(Mutation):
+    def down(self, kind, channel, value):
+        refuses = kind == DATA and value.kind == "refuse"
+        return [(kind, REQUEST if refuses else channel, value)]
+
+
+class AnotherWordThanBye(Mutation):
+    def down(self, kind, channel, value):
+        return [(77 if kind == BYE else kind, channel, value)]
+
+
 class OneAnswerToDuplicates(Messages):
     def __init__(self):
         self.seen = set()
@@ -284,4 +321,8 @@ MUTANTS = {
     "refuses cancels": (RefusesCancels, ["session.cancel_of_nothing"]),
     "loses slots of cancelled": (LosesSlotsOfCancelled, ["session.cancel_in_flight"]),
     "serves every layer": (ServesEveryLayer, ["value.layer_last"]),
+    "serves dense layers": (ServesDenseLayers, ["value.layer_dense"]),
+    "answers in another dtype": (AnswersInAnotherDtype, ["request.one_row"]),
+    "refuses over request": (RefusesOverRequest, ["frame.magic"]),
+    "another word than bye": (AnotherWordThanBye, ["session.goodbye"]),
 }

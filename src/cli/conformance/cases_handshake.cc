@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "cli/conformance/case.h"
 
@@ -75,19 +76,23 @@ Status describe(Lab& lab) {
 
 Status whole_map(Lab& lab) {
   const RankFacts& facts = lab.facts;
-  for (const uint16_t layer : facts.moe_layers) {
+  std::map<uint32_t, std::vector<uint32_t>> held;  // layer -> how often each expert is stated
+  for (const uint16_t layer : facts.moe_layers) held[layer].resize(facts.num_experts);
+  for (size_t at = 0; at + 6 <= facts.pieces.size(); at += 6) {
+    const auto piece = std::span(facts.pieces).subspan(at, 6);
+    const auto layer = held.find(piece[0]);
+    if (layer == held.end() || piece[1] >= piece[2] || piece[2] > facts.num_experts)
+      return mismatch("pieces of the model",
+                      fmt::format("layer {}, experts {} to {}", piece[0], piece[1], piece[2]));
+    if (piece[3] != 0 || piece[4] != facts.moe_intermediate_size)
+      return mismatch("whole experts on the only rank", fmt::format("rows {} to {}", piece[3], piece[4]));
+    for (uint32_t expert = piece[1]; expert < piece[2]; ++expert) ++layer->second[expert];
+  }
+  for (const auto& [layer, times] : held) {
     for (uint32_t expert = 0; expert < facts.num_experts; ++expert) {
-      uint32_t pieces = 0;
-      for (size_t at = 0; at + 6 <= facts.pieces.size(); at += 6) {
-        const auto piece = std::span(facts.pieces).subspan(at, 6);
-        if (piece[0] != layer || expert < piece[1] || expert >= piece[2]) continue;
-        ++pieces;
-        if (piece[3] != 0 || piece[4] != facts.moe_intermediate_size)
-          return mismatch("whole experts on the only rank", fmt::format("rows {} to {}", piece[3], piece[4]));
-      }
-      if (pieces != 1)
+      if (times[expert] != 1)
         return mismatch(fmt::format("expert {} of layer {} once among the pieces", expert, layer),
-                        fmt::format("{} times", pieces));
+                        fmt::format("{} times", times[expert]));
     }
   }
   return {};

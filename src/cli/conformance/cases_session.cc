@@ -19,17 +19,15 @@ Case wrong_header(const std::string& name, const std::string& what,
           }};
 }
 
-// Everything that still comes; each is a reply with an output to one of `sent`.
-Status only_replies(Client& client, size_t sent) {
-  for (size_t i = 0; i <= sent; ++i) {
-    const auto reply = client.frame(std::chrono::milliseconds(250));
-    if (!reply)
-      return reply.error().message == Event{}.text() ? Status{}
-                                                     : mismatch("an open session", reply.error().message);
-    if (reply->view.header.kind != FrameKind::ffn_reply || reply->code() != 0)
-      return mismatch("replies of tiles that were computed, and silence about the others", reply->text());
-  }
-  return mismatch(fmt::format("at most {} replies", sent), "more");
+// A reply with an output to one of the `sent` tiles; `count`: the how manieth.
+Status tile_reply(const Bytes& bytes, uint32_t count, uint32_t sent) {
+  const auto frame = parse_frame(bytes);
+  if (!frame) return mismatch("a reply", frame.error().message);
+  if (frame->header.kind != FrameKind::ffn_reply || !frame->payload(PayloadRole::error_code).empty())
+    return mismatch("replies of tiles that were computed, and silence about the others",
+                    std::string(frame_kind_name(frame->header.kind)));
+  if (count > sent) return mismatch(fmt::format("at most {} replies", sent), "more");
+  return {};
 }
 
 Status cancel_in_flight(Lab& lab) {
@@ -43,13 +41,29 @@ Status cancel_in_flight(Lab& lab) {
     TANDEM_TRY(client->send(tile));
   }
   TANDEM_TRY(client->send(client->plain(FrameKind::cancel, &tile), Channel::control));
-  TANDEM_TRY(only_replies(*client, slots));
-  // Answered or dropped, every tile has given its slot back.
-  const auto request = static_cast<size_t>(Channel::request);
-  if (client->wire().credits[request] != slots)
-    return mismatch(fmt::format("all {} slots back", slots),
-                    fmt::format("{}", client->wire().credits[request]));
-  return expect_served(*client);
+  // Answered or dropped, every tile gives its slot back, however long those take that are computed.
+  const uint32_t& back = client->wire().credits[static_cast<size_t>(Channel::request)];
+  const Instant deadline = now() + lab.patience();
+  uint32_t replies = 0;
+  while (back < slots) {
+    const Event event = client->wire().next(deadline - now());
+    if (event.kind == Event::Kind::message) {
+      TANDEM_TRY(tile_reply(event.bytes, ++replies, slots));
+    } else if (event.kind == Event::Kind::nothing) {
+      return mismatch(fmt::format("all {} slots back", slots), fmt::format("{}", back));
+    } else if (event.kind != Event::Kind::credit && event.kind != Event::Kind::heartbeat) {
+      return mismatch("an open session", event.text());
+    }
+  }
+  // Replies may come behind their slots.
+  const RawFrame next = client->request(2);
+  TANDEM_TRY(client->send(next));
+  while (true) {
+    const auto reply = client->frame();
+    if (!reply) return mismatch("a session that is served", reply.error().message);
+    if (reply->view.header.step == next.header.step && reply->code() == 0) return {};
+    TANDEM_TRY(tile_reply(reply->bytes, ++replies, slots));
+  }
 }
 
 Status cancel_overtakes(Lab& lab) {

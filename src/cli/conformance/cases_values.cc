@@ -2,6 +2,7 @@
 // (docs/protocol.md, sections 5 and 7).
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -49,7 +50,9 @@ RawPayload weights(uint32_t top_k, uint32_t rows = 2) {
 
 void add_layer_cases(std::vector<Case>& cases) {
   cases.push_back(wrong("layer_dense", "a layer without experts", [](const RankFacts& facts, RawFrame& f) {
-    f.header.layer = facts.moe_layers.back() + 1;
+    uint16_t dense = 0;  // one of the model, or the first behind it
+    while (std::ranges::binary_search(facts.moe_layers, dense)) ++dense;
+    f.header.layer = dense;
   }));
   cases.push_back(
       wrong("layer_last", "layer 65535", [](const RankFacts&, RawFrame& f) { f.header.layer = UINT16_MAX; }));

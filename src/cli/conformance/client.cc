@@ -95,6 +95,10 @@ void Client::await_slots() {
   }
 }
 
+const RankFacts& Client::facts() const {
+  return lab_.facts;
+}
+
 Status Client::say_hello(const std::string& settings) {
   RawFrame hello;
   hello.header.kind = FrameKind::hello;

@@ -65,6 +65,7 @@ class Client {
   explicit Client(Lab& lab, std::unique_ptr<Connection> connection)
       : lab_(lab), connection_(std::move(connection)) {}
 
+  const RankFacts& facts() const;
   Connection& wire() { return *connection_; }
   uint64_t session = 0;
   uint32_t incarnation = 0;

@@ -1,6 +1,7 @@
 // What cases say.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -49,10 +50,16 @@ Result<Received> expect_reply(Client& client, const RawFrame& request) {
   TANDEM_ASSIGN(Received reply, expect_reply_frame(client, request, "a reply"));
   const Descriptor* output = reply.view.find(PayloadRole::output);
   if (output == nullptr) return mismatch("a reply with an output", reply.text());
+  const auto shape = [](DType dtype, uint32_t cols) {
+    return fmt::format("an output of {} values a row in {}", cols, dtype_name(dtype));
+  };
+  const RankFacts& facts = client.facts();
+  if (output->dtype != facts.reply_dtype || output->cols != facts.hidden_size)
+    return mismatch(shape(facts.reply_dtype, facts.hidden_size), shape(output->dtype, output->cols));
   const auto times = reply.view.payload(PayloadRole::reply_times);
   uint32_t durations[4] = {};
   std::memcpy(durations, times.data(), std::min(sizeof durations, times.size()));
-  if (durations[3] < durations[1]) {
+  if (uint64_t{durations[3]} + 1 < durations[1]) {  // either may have been rounded
     return mismatch("a residence time that has the computing time in it",
                     fmt::format("{} us of {} us", durations[3], durations[1]));
   }
@@ -73,6 +80,8 @@ Status expect_refuse(Client& client, std::string_view word) {
   const auto refusal = client.frame();
   if (!refusal) return mismatch(wanted, refusal.error().message);
   if (refusal->view.header.kind != FrameKind::refuse) return mismatch(wanted, refusal->text());
+  if (refusal->channel != Channel::control)
+    return mismatch(wanted + " over control", "one over another channel");
   if (!names_a_fault(refusal->code())) return mismatch("refuse with code 1, 2, 3 or 8", refusal->text());
   if (refusal->reason().empty()) return mismatch("refuse that says what is wrong", "one without words");
   if (refusal->reason().find(word) == std::string::npos) return mismatch(wanted, refusal->text());
@@ -80,12 +89,19 @@ Status expect_refuse(Client& client, std::string_view word) {
 }
 
 Status expect_end(Client& client, Duration limit) {
-  const auto received = client.frame(limit);
-  if (received) return mismatch("the end of the connection", received->text());
-  if (received.error().message == Event{}.text()) return mismatch("the end of the connection", "an open one");
-  if (received.error().code != ErrorCode::unavailable)
-    return mismatch("the end of the connection", received.error().message);
-  return {};
+  const std::string wanted = "the end of the connection";
+  const Instant deadline = now() + (limit == Duration::zero() ? client.wire().patience() : limit);
+  bool said_bye = false;
+  while (true) {
+    const Event event =
+        client.wire().next(std::max<Duration>(deadline - now(), std::chrono::milliseconds(1)));
+    if (event.kind == Event::Kind::ended) return {};
+    if (event.kind == Event::Kind::nothing) return mismatch(wanted, said_bye ? "a bye alone" : "an open one");
+    if (said_bye) return mismatch(wanted, event.text() + " behind a bye");
+    said_bye = event.kind == Event::Kind::bye;
+    const bool on_its_way = event.kind == Event::Kind::credit || event.kind == Event::Kind::heartbeat;
+    if (!said_bye && !on_its_way) return mismatch(wanted, event.text());
+  }
 }
 
 Status expect_quiet(Client& client) {

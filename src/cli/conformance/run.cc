@@ -10,6 +10,8 @@
 namespace tandem::conformance {
 namespace {
 
+constexpr uint32_t kFewestSlots = 4;  // request.tiles_in_any_order
+
 CaseResult run_one(const Case& one, Lab& lab) {
   CaseResult result{.name = one.name, .expects = one.expects, .message = {}};
   if (one.skip) result.message = one.skip(lab.facts);
@@ -52,6 +54,13 @@ Result<std::vector<CaseResult>> run_cases(const RunOptions& options,
   std::erase_if(cases, [&](const Case& one) { return !is_wanted(one.name, options.only); });
   TANDEM_ASSIGN(const std::unique_ptr<Lab> lab, Lab::open(options.peer, options.patience));
   std::vector<CaseResult> results;
+  if (lab->facts.carrier.slots < kFewestSlots) {
+    return make_error(
+        ErrorCode::unsupported,
+        fmt::format("the rank has {} slots a channel, and cases send up to {} requests at once: "
+                    "start it with the 8 of docs/protocol.md",
+                    lab->facts.carrier.slots, kFewestSlots));
+  }
   for (const Case& one : cases) {
     results.push_back(run_one(one, *lab));
     if (each) each(results.back());
