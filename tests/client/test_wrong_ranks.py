@@ -10,7 +10,7 @@ import pytest
 import tandem_client
 from tandem_client import frame
 from tandem_client.frame import Payload
-from tests.client.fake_rank import REQUEST, FakeRank
+from tests.client.fake_rank import BYE, CREDIT, HEARTBEAT, REQUEST, FakeRank
 
 ROWS = np.random.default_rng(0).standard_normal((5, 16)).astype(np.float32)
 
@@ -43,6 +43,19 @@ def test_an_answer_of_another_shape_is_none(role, shape):
 
     with fake(script) as rank, tandem_client.Client(rank.address) as client:
         with pytest.raises(tandem_client.Unavailable, match=rf"the session ended: frame of kind 17: payload {role} is .* \[{shape[0]}, {shape[1]}\], expected"):
+            client.compute(0, ROWS)
+
+
+@pytest.mark.parametrize("word", ((CREDIT, REQUEST, 0), (HEARTBEAT, 0, 1), (HEARTBEAT, REQUEST, 0), (BYE, 0, 7), (1, 0, 0), (77, 0, 0)))
+def test_a_word_of_the_carrier_that_is_none(word):
+    def script(rank):
+        rank.open()
+        rank.request()
+        rank.put(*word)
+        to_the_end(rank)
+
+    with fake(script) as rank, tandem_client.Client(rank.address) as client:
+        with pytest.raises(tandem_client.Unavailable, match="the session ended: tcp frame: "):
             client.compute(0, ROWS)
 
 

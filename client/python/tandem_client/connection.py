@@ -155,10 +155,10 @@ class Connection:
                     self._give_back(channel)
                 elif kind == greeting.CREDIT:
                     self._add_credits(channel, value)
+                elif kind not in (greeting.BYE, greeting.HEARTBEAT) or channel or value:
+                    raise DataLoss(f"tcp frame: kind {kind}, channel {channel}, value {value}")
                 elif kind == greeting.BYE:
                     raise Unavailable("it ended the connection")
-                elif kind != greeting.HEARTBEAT:
-                    raise DataLoss(f"tcp frame: unknown kind {kind}")
         except TandemError as error:
             self._lose(error if error.address else error.at(address=self.address))
         except Exception as error:  # a defect of on_message ends the connection, not the wait of everybody else
@@ -176,7 +176,7 @@ class Connection:
     def _add_credits(self, channel: int, count: int) -> None:
         with self._state:
             self._credits[channel] += count
-            if self._credits[channel] > self.terms.slots:
+            if count == 0 or self._credits[channel] > self.terms.slots:
                 raise DataLoss(f"tcp frame: {count} credits for channel {channel} that were never taken")
             self._state.notify_all()
 
