@@ -1,5 +1,8 @@
 """A model with its experts elsewhere in use: batches with padding, autocast, several models and threads, and what would go wrong in silence."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -14,7 +17,19 @@ import tandem_adapter  # noqa: E402
 import tandem_client  # noqa: E402
 from tandem_adapter.block import TokenIds  # noqa: E402
 from tests.client.conftest import MODELS  # noqa: E402
+from tests.conftest import ROOT  # noqa: E402
 from tests.client.test_adapter import FAMILIES, GATE_HERE, PLAIN, logits_of, plain, prompts  # noqa: E402
+
+
+def test_the_example_answers(pool):
+    """As its first lines say."""
+    example = ROOT / "client" / "python" / "examples" / "generate.py"
+    asked = "Tom has 3 apples and buys 4 more. How many apples has he?"
+    assert asked in example.read_text()
+    done = subprocess.run([sys.executable, "-B", example, str(MODELS["arith"]), pool("arith").address, asked], capture_output=True, text=True, timeout=120,
+                          check=False, env={**os.environ, "PYTHONPATH": str(ROOT / "client" / "python")})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("#### 7")
 
 
 def padded(questions, pad):
