@@ -142,7 +142,8 @@ Result<LearnedSettings> ask_once(const LearnOptions& options, const std::string&
   endpoint_options.connect_limit = std::min({kLongestConnect, endpoint_options.connect_limit});
   TANDEM_ASSIGN(const std::unique_ptr<Endpoint> endpoint, connect(options.address, endpoint_options, stop));
   TANDEM_ASSIGN(const Hello peer,
-                ask_settings(*endpoint, options.address, hello, now() + options.handshake_limit, stop));
+                ask_settings(*endpoint, options.address, hello,
+                             std::min(options.deadline, now() + options.handshake_limit), stop));
   if (peer.peer.role != "ffn") {
     return make_error(ErrorCode::invalid_argument,
                       fmt::format("{} is {}, not an FFN rank", options.address, peer.peer.text()));

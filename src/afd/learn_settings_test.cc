@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <thread>
 
 namespace tandem {
 namespace {
@@ -104,6 +105,30 @@ TEST(LearnSettings, AnExpectationThatIsNoSettingIsNamed) {
   ASSERT_FALSE(learned.has_value());
   EXPECT_EQ(learned.error().code, ErrorCode::invalid_argument);
   EXPECT_NE(learned.error().message.find("\"hiden_size\""), std::string::npos) << learned.error().message;
+}
+
+TEST(LearnSettings, APeerThatSaysNothingIsWaitedForUntilTheDeadlineAlone) {
+  const std::string address = "inproc://learn_settings_test_silent";
+  const auto listener = listen(address, small_settings().endpoint_options(8));
+  ASSERT_TRUE(listener.has_value()) << listener.error().message;
+  std::atomic<bool> over = false;
+  std::thread peer([&] {
+    std::vector<std::unique_ptr<Endpoint>> mute;
+    while (!over) {
+      if (auto taken = (*listener)->accept()) mute.push_back(std::move(*taken));
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
+  LearnOptions options;
+  options.address = address;
+  options.handshake_limit = std::chrono::hours(1);
+  options.deadline = now() + std::chrono::milliseconds(300);
+  const auto learned = learn_settings(options);
+  over = true;
+  peer.join();
+  ASSERT_FALSE(learned.has_value());
+  EXPECT_EQ(learned.error().code, ErrorCode::deadline_exceeded) << learned.error().message;
+  EXPECT_NE(learned.error().message.find(address), std::string::npos) << learned.error().message;
 }
 
 }  // namespace
