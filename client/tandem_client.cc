@@ -29,6 +29,9 @@ namespace {
 
 thread_local std::string last_error;
 
+// Attempts, which tell requests of one step apart, have 16 bits; room for all is made when connecting.
+constexpr uint32_t kMostInFlight = 1 << 16;
+
 tandem_client_status status_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::invalid_argument:
@@ -185,6 +188,10 @@ Status connect_ranks(const char* const* addresses, size_t num_addresses, const t
   tandem_client_options given = TANDEM_CLIENT_OPTIONS_INIT;
   if (options != nullptr) {
     TANDEM_ASSIGN(given, read_struct(options, "options"));
+  }
+  if (given.max_in_flight > kMostInFlight) {
+    return make_error(ErrorCode::out_of_range, fmt::format("max_in_flight {}: at most {} requests",
+                                                           given.max_in_flight, kMostInFlight));
   }
   ClientOptions wanted;
   for (size_t i = 0; i < num_addresses; ++i) {

@@ -105,7 +105,7 @@ typedef struct tandem_client_options {
   const char* expect;
   /* How long connect tries: ranks may still load their weights. 0: 10000. */
   uint32_t connect_timeout_ms;
-  /* Requests that have been submitted and not been waited for. 0: 256. */
+  /* Requests that have been submitted and not been waited for, at most 65536. 0: 256. */
   uint32_t max_in_flight;
   /* A request without a timeout of its own fails when a living rank answered nothing at all for so long.
    * 0: 60000. */

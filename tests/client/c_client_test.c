@@ -184,6 +184,9 @@ static void check_refusals(tandem_client* client) {
   expect(tandem_client_connect(nowhere, 1, &options, &none), TANDEM_CLIENT_INVALID_ARGUMENT,
          "peer_key_file beside TLS");
   options.peer_tls_key = NULL;
+  options.max_in_flight = 70000;
+  expect(tandem_client_connect(nowhere, 1, &options, &none), TANDEM_CLIENT_OUT_OF_RANGE, "max_in_flight 70000: at most");
+  options.max_in_flight = 0;
   expect(tandem_client_connect(nowhere, 1, &options, &none), TANDEM_CLIENT_INVALID_ARGUMENT, "/no/such/key");
   options.struct_size = 0;
   expect(tandem_client_connect(nowhere, 1, &options, &none), TANDEM_CLIENT_INVALID_ARGUMENT, "options: struct_size 0");
