@@ -1,16 +1,20 @@
 """A model with its experts elsewhere in use: batches with padding, autocast, several models and threads, and what would go wrong in silence."""
 
+import gc
+import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: pip install './client/python[torch]'")
 pytest.importorskip("transformers", reason="transformers is not installed: pip install './client/python[torch]'")
 
-import safetensors  # noqa: E402
+import safetensors.torch  # noqa: E402
 import torch  # noqa: E402
 
 import tandem_adapter  # noqa: E402
@@ -151,3 +155,30 @@ def test_the_selection_bias_keeps_its_bits(pool):
                 stored = file.get_tensor(name)
                 assert stored.dtype == biases[name].dtype == torch.float32 and torch.equal(biases.pop(name), stored)
     assert not biases
+
+
+def test_embeddings_that_are_the_head_too(own_pool, tmp_path, monkeypatch):
+    """A folder without lm_head, as models with tied embeddings have it."""
+    folder = tmp_path / "tied"
+    shutil.copytree(MODELS["qwen3_moe"], folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    del tensors["lm_head.weight"]
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    monkeypatch.setitem(MODELS, "tied", folder)
+    ids = prompts("tied")
+    wanted = logits_of(plain("tied"), ids)
+    loaded, client = tandem_adapter.load(folder, own_pool("tied", *PLAIN).address, dtype=torch.float32)
+    with client:
+        assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+        assert (logits_of(loaded, ids) - wanted).abs().max() < 1e-4 * wanted.abs().max()
+
+
+def test_attach_frees_the_experts(pool):
+    model = plain("qwen3_moe")
+    experts = [weakref.ref(parameter) for name, parameter in model.named_parameters() if ".experts." in name]
+    assert experts
+    with tandem_adapter.attach(model, pool("qwen3_moe").address):
+        gc.collect()
+        assert not any(expert() is not None for expert in experts)
