@@ -278,6 +278,30 @@ class AnotherWordThanBye(Mutation):
         return [(77 if kind == BYE else kind, channel, value)]
 
 
+class SettingsInAnotherOrder(Messages):
+    """As right: no order is asked for."""
+
+    def answered(self, message):
+        if message.kind == "hello_ack":
+            offset, length, _, _ = message.payload("settings")
+            lines = bytes(message.data[offset:offset + length]).split(b"\n")[:-1]
+            message.data[offset:offset + length] = b"".join(line + b"\n" for line in reversed(lines))
+        return message
+
+
+class NoCaptureSizes(Messages):
+    """Says that it replays programs, and of no size."""
+
+    def answered(self, message):
+        if message.kind == "hello_ack":
+            offset, length, _, _ = message.payload("settings")
+            said = bytes(message.data[offset:offset + length])
+            was = re.search(rb"\nexecution=eager\ncapture_sizes=none\n", said)[0]
+            now = b"\nexecution=graph\ncapture_sizes=\n"
+            message.data[offset:offset + length] = said.replace(was, now[:-1] + b"0" * (len(was) - len(now)) + b"\n")
+        return message
+
+
 class OneAnswerToDuplicates(Messages):
     def __init__(self):
         self.seen = set()

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import ARITH, BINARY, FfnRank
 
-from .mutants import MUTANTS
+from .mutants import MUTANTS, NoCaptureSizes, SettingsInAnotherOrder
 from .mutated_rank import MutatedRank
 
 HANG_S = 120
@@ -99,6 +99,24 @@ def test_a_right_rank_behind_the_proxy_passes(rank):
         proxy.close()
     assert {name: message for name, (outcome, message) in cases.items() if outcome != "ok"} == {}
     assert sorted(cases) == wanted and status == 0
+
+
+def test_settings_in_another_order_are_as_right(rank):
+    proxy = MutatedRank(rank("gate on attention").address, SettingsInAnotherOrder)
+    try:
+        cases, status = results(proxy.address, "--only", "handshake.[a-t]*,setting.*,request.*")
+    finally:
+        proxy.close()
+    assert {name: message for name, (outcome, message) in cases.items() if outcome == "failed"} == {} and status == 0
+
+
+def test_a_rank_that_says_what_cannot_be_is_not_tested(rank):
+    proxy = MutatedRank(rank("gate on attention").address, NoCaptureSizes)
+    try:
+        done = run(proxy.address, "--only", "request.program")
+    finally:
+        proxy.close()
+    assert done.returncode != 0 and "hello_ack says capture_sizes=0" in done.stderr
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

@@ -65,7 +65,8 @@ Status describe(Lab& lab) {
   TANDEM_TRY(client->say_hello(text));
   TANDEM_ASSIGN(const Received ack, client->hello_ack());
   const auto bytes = ack.view.payload(PayloadRole::settings);
-  const std::string said(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  // Each line between two ends, the first one too.
+  const std::string said = "\n" + std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   for (const auto& [key, value] : lab.facts.settings) {
     if (said.find("\n" + key + "=" + value + "\n") == std::string::npos)
       return mismatch(fmt::format("{}={} as before", key, value), "another value, or none");

@@ -164,6 +164,8 @@ Result<RankFacts> RankFacts::parse(const std::string& text) {
   std::istringstream sizes(facts.graph ? facts.value("capture_sizes") : "");
   for (std::string size; std::getline(sizes, size, ',');)
     facts.capture_sizes.push_back(number(size).value_or(0));
+  if (facts.graph && (facts.capture_sizes.empty() || facts.capture_sizes.front() == 0))
+    return unfit("capture_sizes", facts.value("capture_sizes"), "numbers of rows, with execution=graph");
   return facts;
 }
 
