@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/conformance/run.h"
+#include "cli/peer_settings.h"
 
 namespace tandem {
 namespace {
@@ -56,6 +57,7 @@ Result<int> run_conformance(Settings& settings) {
   }
   conformance::RunOptions options;
   TANDEM_ASSIGN(options.peer, parse_host_port(address.rest, settings.conformance.rank));
+  TANDEM_ASSIGN(options.security, peer_security(settings.afd));
   options.only = settings.conformance.only;
   options.model = settings.model;
   options.threads = static_cast<int>(settings.engine.threads);

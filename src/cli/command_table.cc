@@ -427,18 +427,24 @@ std::vector<Command> make_commands() {
       {"conformance",
        "test an FFN rank of any maker against the wire protocol, case by case",
        "Speaks docs/protocol.md to the rank over tcp, right and wrong: carrier, credits, handshake, each "
-       "setting,\nframes, rules, requests, wrong values, sessions, numbers. Prints a line a case:\n"
+       "setting,\nframes, rules, requests, wrong values, sessions, numbers, strangers. Prints a line a case:\n"
        "  ok      NAME: what the rank must do\n"
        "  FAILED  NAME: what it must do; expected ...; got ...\n"
        "  skipped NAME: why its placement has no such thing\n"
-       "Status 0: no case failed. 1: some did. 2: the rank cannot be tested (one of several, no such case).\n"
+       "Status 0: no case failed. 1: some did. 2: the rank cannot be tested (unreachable, one of\n"
+       "several, another key), or no case has such a name.\n"
        "The rank states its own settings; --model DIR compares its results with that model as well. Run it "
        "with\nthe gate on either side: the routing travels in one placement only. It is a client among others: "
        "a\nrank that serves goes on serving.\n"
+       "A rank with a key or certificates is tested with the --peer-key-file or --peer-tls-... of its clients, and\n"
+       "by strangers as well (security.*): a wrong, half or missing proof, messages before it, hellos outside of\n"
+       "TLS, no certificate or another CA's.\n"
        "Examples: tandem conformance 10.0.0.2:7000 --model models/arith\n"
+       "          tandem conformance 10.0.0.2:7000 --peer-key-file peer.key --only 'security.*'\n"
        "          tandem conformance 10.0.0.2:7000 --only 'value.*,credits.slow_reader' --json\n"
        "          tandem conformance --list",
-       {"model", "config", "json", "engine.log_level", "engine.threads", "conformance."},
+       {"model", "config", "json", "engine.log_level", "engine.threads", "conformance.", "afd.peer_key_file",
+        "afd.peer_tls_certificate", "afd.peer_tls_key", "afd.peer_tls_ca"},
        {},
        "conformance.rank",
        [](Settings& settings) { settings.engine.log_level = "warning"; },  // the report is what counts

@@ -8,7 +8,8 @@ import time
 
 from tests.golden.wire import KINDS, ROLES, TCP_MAGIC, crc32c, tcp_head
 
-HELLO, DATA, CREDIT, HEARTBEAT = 1, 2, 3, 4
+HELLO, DATA, CREDIT, HEARTBEAT, NONCE, PROOF = 1, 2, 3, 4, 8, 9
+WITH_BODY = (HELLO, DATA, NONCE, PROOF)
 CONTROL, REQUEST, EXCHANGE = 0, 1, 2
 MOST_BYTES = 1 << 20  # of a message of these tests; a head that says more is passed on as it is
 NAMES = {number: name for name, number in KINDS.items()}
@@ -82,7 +83,7 @@ class Mutation:
 
 
 def encode(kind, channel, value):
-    if kind not in (HELLO, DATA):
+    if kind not in WITH_BODY:
         return tcp_head(kind, channel, value)
     body = bytes(value.data) if isinstance(value, Message) else value
     return tcp_head(kind, channel, len(body)) + body
@@ -117,10 +118,10 @@ class Passage:
             if magic != TCP_MAGIC or data[:16] != tcp_head(kind, channel, value) or value > MOST_BYTES:
                 self.raw = True  # the client breaks its stream: the rank's to judge
                 break
-            end = 16 + (value if kind in (HELLO, DATA) else 0)
+            end = 16 + (value if kind in WITH_BODY else 0)
             if len(data) < end:
                 break
-            content = data[16:end] if kind == HELLO else Message(data[16:end]) if kind == DATA else value
+            content = Message(data[16:end]) if kind == DATA else data[16:end] if kind in WITH_BODY else value
             out += b"".join(encode(*frame) for frame in self.change(kind, channel, content))
             data = data[end:]
         self.held = b"" if self.raw else data

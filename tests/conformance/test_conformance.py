@@ -154,4 +154,4 @@ def test_lines_say_what_was_expected_and_what_came(rank):
 ])
 def test_what_cannot_be_tested_is_said_in_a_line(arguments, words):
     done = run(*arguments)
-    assert done.returncode != 0 and words in done.stderr and len(done.stderr.splitlines()) == 1
+    assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1

@@ -31,6 +31,8 @@ void add_request_cases(std::vector<Case>& cases);
 void add_value_cases(std::vector<Case>& cases);
 void add_session_cases(std::vector<Case>& cases);
 void add_number_cases(std::vector<Case>& cases);
+void add_key_cases(std::vector<Case>& cases);
+void add_tls_cases(std::vector<Case>& cases);
 
 // ---- what a case says ----
 

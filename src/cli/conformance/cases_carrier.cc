@@ -7,22 +7,10 @@
 namespace tandem::conformance {
 namespace {
 
-Bytes greeting(const CarrierNumbers& numbers) {
-  Bytes bytes = carrier_head(TcpFrameKind::hello, Channel::control, HelloLayout::kBytes);
-  const Bytes hello = numbers.hello();
-  bytes.insert(bytes.end(), hello.begin(), hello.end());
-  return bytes;
-}
-
-Result<std::unique_ptr<Client>> silent_connection(Lab& lab) {
-  TANDEM_ASSIGN(auto connection, Connection::open(lab.peer, lab.connections));
-  return std::make_unique<Client>(lab, std::move(connection));
-}
-
 // The rank says its hello and ends: both sides can name the difference.
 Status differs(Lab& lab, const CarrierNumbers& numbers) {
-  TANDEM_ASSIGN(const auto client, silent_connection(lab));
-  TANDEM_TRY(client->wire().send(greeting(numbers)));
+  TANDEM_ASSIGN(const auto client, Client::silent(lab));
+  TANDEM_TRY(client->wire().send(carrier_greeting(numbers)));
   const Event hello = client->wire().next(lab.patience());
   if (hello.kind != Event::Kind::hello) return mismatch("the rank's hello before the end", hello.text());
   return expect_end(*client);
@@ -98,8 +86,8 @@ Status heartbeats_are_enough(Lab& lab) {
 void add_carrier_cases(std::vector<Case>& cases) {
   cases.push_back({"carrier.hello", "a hello with the rank's own numbers is answered with the same",
                    [](Lab& lab) -> Status {
-                     TANDEM_ASSIGN(const auto client, silent_connection(lab));
-                     TANDEM_TRY(client->wire().send(greeting(lab.facts.carrier)));
+                     TANDEM_ASSIGN(const auto client, Client::silent(lab));
+                     TANDEM_TRY(client->wire().send(carrier_greeting(lab.facts.carrier)));
                      const Event hello = client->wire().next(lab.patience());
                      if (hello.kind != Event::Kind::hello) return mismatch("the rank's hello", hello.text());
                      if (hello.bytes != lab.facts.carrier.hello())
@@ -123,8 +111,8 @@ void add_carrier_cases(std::vector<Case>& cases) {
        }});
   cases.push_back(
       {"carrier.hello_byte_by_byte", "a hello that comes in single bytes is a hello", [](Lab& lab) -> Status {
-         TANDEM_ASSIGN(const auto client, silent_connection(lab));
-         TANDEM_TRY(client->wire().send_byte_by_byte(greeting(lab.facts.carrier)));
+         TANDEM_ASSIGN(const auto client, Client::silent(lab));
+         TANDEM_TRY(client->wire().send_byte_by_byte(carrier_greeting(lab.facts.carrier)));
          const Event hello = client->wire().next(lab.patience());
          return hello.kind == Event::Kind::hello ? Status{} : mismatch("the rank's hello", hello.text());
        }});
@@ -135,6 +123,9 @@ void add_carrier_cases(std::vector<Case>& cases) {
       difference("heartbeat_interval", "heartbeat interval", [](CarrierNumbers& n) { ++n.heartbeat_us; }));
   cases.push_back(difference("silence_limit", "silence limit", [](CarrierNumbers& n) { ++n.silence_us; }));
   cases.push_back(difference("ucx", "carrier", [](CarrierNumbers& n) { n.carrier = 1; }));
+  // Another of none, key and TLS than the rank has.
+  cases.push_back(
+      difference("security", "security", [](CarrierNumbers& n) { n.security = (n.security + 1) % 3; }));
   cases.push_back({"carrier.adopts",
                    "a hello that takes each of the rank's numbers (0) is answered with them",
                    [](Lab& lab) -> Status {
@@ -144,11 +135,11 @@ void add_carrier_cases(std::vector<Case>& cases) {
                        if ((taken & 2) != 0) numbers.slot_bytes = 0;
                        if ((taken & 4) != 0) numbers.heartbeat_us = 0;
                        if ((taken & 8) != 0) numbers.silence_us = 0;
-                       TANDEM_ASSIGN(const auto client, silent_connection(lab));
-                       TANDEM_TRY(client->wire().send(greeting(numbers)));
-                       const Event hello = client->wire().next(lab.patience());
-                       if (hello.kind != Event::Kind::hello || hello.bytes != lab.facts.carrier.hello())
-                         return mismatch("the rank's numbers", hello.text());
+                       TANDEM_ASSIGN(const auto client, Client::silent(lab));
+                       const auto hello = client->greet(numbers);
+                       if (!hello) return mismatch("the rank's numbers", hello.error().message);
+                       if (*hello != lab.facts.carrier.hello())
+                         return mismatch("the rank's numbers", "others");
                        TANDEM_TRY(client->say_hello(lab.facts.hello_text()));
                        const auto ack = client->hello_ack();
                        if (!ack) return mismatch("hello_ack behind it", ack.error().message);
@@ -156,14 +147,14 @@ void add_carrier_cases(std::vector<Case>& cases) {
                      return {};
                    }});
   cases.push_back({"carrier.garbage", "what is no hello ends the connection", [](Lab& lab) -> Status {
-                     TANDEM_ASSIGN(const auto client, silent_connection(lab));
+                     TANDEM_ASSIGN(const auto client, Client::silent(lab));
                      constexpr std::string_view kText = "GET / HTTP/1.1\r\nHost: example\r\n\r\n";
                      TANDEM_TRY(client->wire().send(std::as_bytes(std::span(kText))));
                      return expect_end(*client);
                    }});
   cases.push_back(
       {"carrier.message_first", "a message before the hello ends the connection", [](Lab& lab) -> Status {
-         TANDEM_ASSIGN(const auto client, silent_connection(lab));
+         TANDEM_ASSIGN(const auto client, Client::silent(lab));
          Bytes bytes = carrier_message(Channel::control, client->plain(FrameKind::goodbye).encode());
          TANDEM_TRY(client->wire().send(bytes));
          const Event event = client->wire().next(lab.patience());
@@ -174,14 +165,14 @@ void add_carrier_cases(std::vector<Case>& cases) {
                                                  : mismatch("the end", event.text());
        }});
   cases.push_back({"carrier.half_hello", "half a hello and an end trouble nobody", [](Lab& lab) -> Status {
-                     TANDEM_ASSIGN(const auto client, silent_connection(lab));
-                     const Bytes hello = greeting(lab.facts.carrier);
+                     TANDEM_ASSIGN(const auto client, Client::silent(lab));
+                     const Bytes hello = carrier_greeting(lab.facts.carrier);
                      TANDEM_TRY(client->wire().send(std::span(hello).first(40)));
                      client->wire().cut();
                      return {};
                    }});
   cases.push_back(
-      broken("second_hello", "a second hello", [](Lab& lab) { return greeting(lab.facts.carrier); }));
+      broken("second_hello", "a second hello", [](Lab& lab) { return carrier_greeting(lab.facts.carrier); }));
   cases.push_back(
       broken("head_magic", "a head with another magic", [](Lab&) { return changed_head(0, 0x55, true); }));
   cases.push_back(broken("head_checksum", "a head with a wrong checksum",

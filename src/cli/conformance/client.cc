@@ -16,9 +16,7 @@ std::unexpected<Error> unexpected_event(const std::string& wanted, const std::st
 }
 
 // Of the rank's hello.
-Result<CarrierNumbers> numbers_of(const Event& event) {
-  if (event.kind != Event::Kind::hello) return unexpected_event("a hello of the carrier", event.text());
-  const Bytes& bytes = event.bytes;
+Result<CarrierNumbers> numbers_of(const Bytes& bytes) {
   if (bytes.size() != HelloLayout::kBytes || load_little_endian<uint32_t>(&bytes[0]) != HelloLayout::kMagic)
     return unexpected_event("a hello of 64 bytes with its magic", fmt::format("{} bytes", bytes.size()));
   return CarrierNumbers{.version = load_little_endian<uint32_t>(&bytes[4]),
@@ -26,19 +24,8 @@ Result<CarrierNumbers> numbers_of(const Event& event) {
                         .slot_bytes = load_little_endian<uint64_t>(&bytes[16]),
                         .heartbeat_us = load_little_endian<uint64_t>(&bytes[24]),
                         .silence_us = load_little_endian<uint64_t>(&bytes[32]),
-                        .carrier = load_little_endian<uint32_t>(&bytes[40])};
-}
-
-Result<CarrierNumbers> greet(Connection& wire, const CarrierNumbers& ours) {
-  Bytes greeting = carrier_head(TcpFrameKind::hello, Channel::control, HelloLayout::kBytes);
-  const Bytes hello = ours.hello();
-  greeting.insert(greeting.end(), hello.begin(), hello.end());
-  TANDEM_TRY(wire.send(greeting));
-  TANDEM_ASSIGN(const CarrierNumbers theirs, numbers_of(wire.next(wire.patience())));
-  wire.credits.fill(theirs.slots);
-  wire.beat_interval = std::chrono::microseconds(theirs.heartbeat_us);
-  wire.beats = true;
-  return theirs;
+                        .carrier = load_little_endian<uint32_t>(&bytes[40]),
+                        .security = load_little_endian<uint32_t>(&bytes[44])};
 }
 
 // A rank that has nothing to do gives slots back at once. One that keeps them is some case's business.
@@ -60,10 +47,56 @@ std::string Received::text() const {
   return code() == 0 ? kind : fmt::format("{} with code {}: {}", kind, code(), reason());
 }
 
-Result<std::unique_ptr<Client>> Client::greeted(Lab& lab) {
+Result<std::unique_ptr<Client>> Client::silent(Lab& lab) {
   TANDEM_ASSIGN(auto connection, Connection::open(lab.peer, lab.connections));
-  auto client = std::make_unique<Client>(lab, std::move(connection));
-  TANDEM_ASSIGN([[maybe_unused]] const CarrierNumbers theirs, greet(client->wire(), lab.facts.carrier));
+  return std::make_unique<Client>(lab, std::move(connection));
+}
+
+Result<Proof> Client::exchange_hellos(const CarrierNumbers& ours) {
+  TANDEM_TRY(wire().send(carrier_greeting(ours)));
+  Event hello = wire().next(wire().patience());
+  if (hello.kind != Event::Kind::hello) return unexpected_event("a hello of the carrier", hello.text());
+  TANDEM_ASSIGN(const CarrierNumbers theirs, numbers_of(hello.bytes));
+  if (theirs.security != ours.security) {
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("the rank knows its peers by {}, and this side has {}: give the "
+                                  "--peer-key-file or --peer-tls-... that the rank has",
+                                  security_name(theirs.security), security_name(ours.security)));
+  }
+  wire().credits.fill(theirs.slots);
+  wire().beat_interval = std::chrono::microseconds(theirs.heartbeat_us);
+  Proof proof{ours.hello(), std::move(hello.bytes), {}, {}};
+  if (lab_.mode() != SecurityMode::key) return proof;
+  TANDEM_ASSIGN(proof.connecting_nonce, fresh_nonce());
+  TANDEM_TRY(wire().send(carrier_word(TcpFrameKind::nonce, proof.connecting_nonce)));
+  Event nonce = wire().next(wire().patience());
+  if (nonce.kind != Event::Kind::nonce || nonce.bytes.size() != kWordBytes)
+    return unexpected_event("a nonce of 32 bytes", nonce.text());
+  proof.listening_nonce = std::move(nonce.bytes);
+  return proof;
+}
+
+Result<Bytes> Client::greet(const CarrierNumbers& ours) {
+  TANDEM_ASSIGN(Proof proof, exchange_hellos(ours));
+  if (lab_.mode() == SecurityMode::key) {
+    TANDEM_ASSIGN(const Bytes mine, proof.value(*lab_.security(), kConnecting));
+    TANDEM_TRY(wire().send(carrier_word(TcpFrameKind::proof, mine)));
+    const Event answer = wire().next(wire().patience());
+    if (answer.kind == Event::Kind::bye) {
+      return make_error(ErrorCode::invalid_argument,
+                        "the rank refuses this side's proof: give the --peer-key-file that the rank has");
+    }
+    TANDEM_ASSIGN(const Bytes wanted, proof.value(*lab_.security(), kListening));
+    if (answer.kind != Event::Kind::proof || answer.bytes != wanted)
+      return unexpected_event("the rank's proof that it has the key", answer.text());
+  }
+  wire().beats = true;
+  return std::move(proof.listening_hello);
+}
+
+Result<std::unique_ptr<Client>> Client::greeted(Lab& lab) {
+  TANDEM_ASSIGN(auto client, silent(lab));
+  TANDEM_TRY(client->greet(lab.facts.carrier));
   return client;
 }
 
@@ -179,19 +212,21 @@ RawFrame Client::plain(FrameKind kind, const RawFrame* request) const {
   return frame;
 }
 
-Result<std::unique_ptr<Lab>> Lab::open(const HostPort& peer, Duration patience) {
+Result<std::unique_ptr<Lab>> Lab::open(const HostPort& peer, Duration patience,
+                                       std::shared_ptr<const PeerSecurity> security) {
   auto lab = std::make_unique<Lab>();
   lab->peer = peer;
   lab->connections.patience = patience;
-  TANDEM_ASSIGN(auto connection, Connection::open(peer, lab->connections));
+  lab->connections.security = std::move(security);
+  TANDEM_ASSIGN(const auto client, Client::silent(*lab));
   // Zeros: the numbers are the rank's to say. A rank that does not take them has said them all the same.
-  TANDEM_ASSIGN(const CarrierNumbers numbers, greet(*connection, CarrierNumbers{}));
+  TANDEM_ASSIGN(const Bytes hello, client->greet({.security = static_cast<uint32_t>(lab->mode())}));
+  TANDEM_ASSIGN(const CarrierNumbers numbers, numbers_of(hello));
   std::string text = "peer.role=attention\npeer.rank=0\npeer.name=conformance:1\npeer.incarnation=1\n";
   text += fmt::format("protocol={}.{}\n", kProtocolMajor, kProtocolMinor);
   for (const char* key : kSettingKeys) text += fmt::format("{}=-\n", key);
-  Client client(*lab, std::move(connection));
-  TANDEM_TRY(client.say_hello(text));
-  auto ack = client.hello_ack();
+  TANDEM_TRY(client->say_hello(text));
+  auto ack = client->hello_ack();
   if (!ack) {
     return make_error(
         ErrorCode::unavailable,
@@ -206,7 +241,7 @@ Result<std::unique_ptr<Lab>> Lab::open(const HostPort& peer, Duration patience) 
   const auto pieces = ack->view.payload(PayloadRole::pieces);
   for (size_t at = 0; at + 4 <= pieces.size(); at += 4)
     lab->facts.pieces.push_back(load_little_endian<uint32_t>(&pieces[at]));
-  TANDEM_TRY(client.send(client.plain(FrameKind::goodbye), Channel::control));
+  TANDEM_TRY(client->send(client->plain(FrameKind::goodbye), Channel::control));
   // The first session is a right one: a rank that nobody has used may take the first difference for a wrong
   // start and end.
   TANDEM_ASSIGN(lab->bystander, Client::serving(*lab));

@@ -9,6 +9,7 @@
 #include "afd/frame_layout.h"
 #include "cli/conformance/connection.h"
 #include "cli/conformance/facts.h"
+#include "cli/conformance/proof.h"
 #include "cli/conformance/raw_frame.h"
 
 namespace tandem::conformance {
@@ -56,7 +57,9 @@ struct Lab;
 
 class Client {
  public:
-  // The carrier's hellos are exchanged.
+  // Connected, and nothing said.
+  static Result<std::unique_ptr<Client>> silent(Lab& lab);
+  // The carrier's hellos are exchanged, and with a key the proofs.
   static Result<std::unique_ptr<Client>> greeted(Lab& lab);
   // And hello is answered.
   static Result<std::unique_ptr<Client>> acknowledged(Lab& lab);
@@ -69,6 +72,12 @@ class Client {
   Connection& wire() { return *connection_; }
   uint64_t session = 0;
   uint32_t incarnation = 0;
+
+  // The carrier's hellos, and with a key the nonces: the proof is next. invalid_argument: the rank knows its
+  // peers by something else than this side.
+  Result<Proof> exchange_hellos(const CarrierNumbers& ours);
+  // And the proofs, where there is a key: from here on heartbeats are written. The rank's hello.
+  Result<Bytes> greet(const CarrierNumbers& ours);
 
   Status say_hello(const std::string& settings);
   Result<Received> hello_ack();  // awaits it, and takes session and incarnation from it
@@ -100,9 +109,13 @@ struct Lab {
   // A session that does nothing wrong while the cases do: it must be served after every one of them.
   std::unique_ptr<Client> bystander;
 
-  // Learns the facts: a hello that takes the rank's numbers and settings.
-  static Result<std::unique_ptr<Lab>> open(const HostPort& peer, Duration patience);
+  // Learns the facts: a hello that takes the rank's numbers and settings. `security`: how the rank knows its
+  // peers, null: not at all.
+  static Result<std::unique_ptr<Lab>> open(const HostPort& peer, Duration patience,
+                                           std::shared_ptr<const PeerSecurity> security);
   Duration patience() const { return connections.patience; }
+  const PeerSecurity* security() const { return connections.security.get(); }
+  SecurityMode mode() const { return security() == nullptr ? SecurityMode::none : security()->mode(); }
 };
 
 }  // namespace tandem::conformance

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "transport/hello.h"
 #include "transport/little_endian.h"
@@ -17,8 +18,21 @@ namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
 
+// First byte of a record of TLS that says why there is no TLS.
+constexpr std::byte kTlsAlert{21};
+
 std::unexpected<Error> gone(const std::string& what) {
   return make_error(ErrorCode::unavailable, what);
+}
+
+Result<TcpStream> start_tls(UniqueFd socket, const PeerTlsContext& context, Instant deadline) {
+  TANDEM_ASSIGN(auto session, TlsSession::create(context, socket.get(), true));
+  TcpStream stream(std::move(socket), std::move(session));
+  while (true) {
+    TANDEM_ASSIGN(const bool stands, stream.handshake());
+    if (stands) return stream;
+    if (!wait_for_socket(stream.socket(), false, deadline)) return gone("no answer to a handshake of TLS");
+  }
 }
 
 }  // namespace
@@ -32,6 +46,7 @@ Bytes CarrierNumbers::hello() const {
   store_little_endian<uint64_t>(&bytes[24], heartbeat_us);
   store_little_endian<uint64_t>(&bytes[32], silence_us);
   store_little_endian<uint32_t>(&bytes[40], carrier);
+  store_little_endian<uint32_t>(&bytes[44], security);
   return bytes;
 }
 
@@ -41,6 +56,10 @@ std::string Event::text() const {
       return fmt::format("a message of {} bytes on channel {}", bytes.size(), static_cast<int>(channel));
     case Kind::hello:
       return "a hello of the carrier";
+    case Kind::nonce:
+      return "a nonce";
+    case Kind::proof:
+      return "a proof of the key";
     case Kind::credit:
       return fmt::format("{} credits of channel {}", value, static_cast<int>(channel));
     case Kind::heartbeat:
@@ -71,7 +90,19 @@ Bytes carrier_message(Channel channel, std::span<const std::byte> message) {
   return bytes;
 }
 
-Result<std::unique_ptr<Connection>> Connection::open(const HostPort& peer, ConnectionList& list) {
+Bytes carrier_word(TcpFrameKind kind, std::span<const std::byte> value) {
+  const auto head = TcpFrameLayout::encode({kind, Channel::control, static_cast<uint32_t>(value.size())});
+  Bytes bytes(head.size() + value.size());
+  std::ranges::copy(head, bytes.begin());
+  std::ranges::copy(value, bytes.begin() + head.size());
+  return bytes;
+}
+
+Bytes carrier_greeting(const CarrierNumbers& numbers) {
+  return carrier_word(TcpFrameKind::hello, numbers.hello());
+}
+
+Result<std::unique_ptr<Connection>> Connection::open(const HostPort& peer, ConnectionList& list, Wrap wrap) {
   const std::string name = "tcp://" + format_host_port(peer);
   TANDEM_ASSIGN(const auto candidates, resolve(peer, name));
   std::string why = "no address";
@@ -95,7 +126,13 @@ Result<std::unique_ptr<Connection>> Connection::open(const HostPort& peer, Conne
       continue;
     }
     set_no_delay(socket.get());
-    return std::unique_ptr<Connection>(new Connection(std::move(socket), list));
+    TcpStream stream(std::move(socket));
+    if (wrap == Wrap::as_agreed && list.security && list.security->mode() == SecurityMode::tls) {
+      auto tls = start_tls(stream.take_socket(), *list.security->tls(), now() + list.patience);
+      if (!tls) return make_error(tls.error().code, name + ": " + tls.error().message);
+      stream = std::move(*tls);
+    }
+    return std::unique_ptr<Connection>(new Connection(std::move(stream), list));
   }
   return gone(name + ": " + why + "; is the FFN rank running there?");
 }
@@ -104,17 +141,23 @@ Connection::~Connection() {
   std::erase(list_.open, this);
 }
 
+std::string Connection::why_failed(int error) const {
+  const auto failure = stream_.failure();
+  return failure ? failure->message : std::strerror(error);
+}
+
 Status Connection::send(std::span<const std::byte> bytes) {
   const Instant deadline = now() + patience();
-  while (!bytes.empty()) {
-    const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent > 0) {
+  while (!bytes.empty() || stream_.has_unsent()) {
+    const iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    const ssize_t sent = bytes.empty() ? stream_.flush() : stream_.write({&part, 1});
+    if (sent >= 0) {
       bytes = bytes.subspan(static_cast<size_t>(sent));
       last_sent_ = now();
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (!wait_for_socket(socket_.get(), true, deadline)) return gone("the rank does not read");
+      if (!wait_for_socket(stream_.socket(), true, deadline)) return gone("the rank does not read");
     } else if (errno != EINTR) {
-      return gone(std::string("the rank ended the connection (") + std::strerror(errno) + ")");
+      return gone("the rank ended the connection (" + why_failed(errno) + ")");
     }
   }
   return {};
@@ -145,7 +188,7 @@ Status Connection::give_credits(Channel channel) {
 
 void Connection::beat_if_due() {
   // Half of what is promised: whoever waits may come late.
-  if (!beats || ended_ || !socket_ || now() - last_sent_ < beat_interval / 2) return;
+  if (!beats || ended_ || !stream_ || now() - last_sent_ < beat_interval / 2) return;
   (void)send_head(TcpFrameKind::heartbeat, Channel::control, 0);  // an end is seen by whoever reads
 }
 
@@ -153,7 +196,8 @@ Event Connection::take() {
   if (received_.size() < TcpFrameLayout::kHeaderBytes) return {};
   const auto frame = TcpFrameLayout::decode(std::span(received_).first<TcpFrameLayout::kHeaderBytes>());
   if (!frame) return {.kind = Event::Kind::broken, .bytes = {}, .why = frame.error().message};
-  const bool has_body = frame->kind == TcpFrameKind::data || frame->kind == TcpFrameKind::hello;
+  const bool has_body = frame->kind == TcpFrameKind::data || frame->kind == TcpFrameKind::hello ||
+                        frame->kind == TcpFrameKind::nonce || frame->kind == TcpFrameKind::proof;
   const size_t end = TcpFrameLayout::kHeaderBytes + (has_body ? frame->value : 0);
   if (received_.size() < end) return {};
   Event event{.channel = frame->channel, .value = frame->value, .bytes = {}, .why = {}};
@@ -167,6 +211,12 @@ Event Connection::take() {
       break;
     case TcpFrameKind::hello:
       event.kind = Event::Kind::hello;
+      break;
+    case TcpFrameKind::nonce:
+      event.kind = Event::Kind::nonce;
+      break;
+    case TcpFrameKind::proof:
+      event.kind = Event::Kind::proof;
       break;
     case TcpFrameKind::credit:
       event.kind = Event::Kind::credit;
@@ -194,6 +244,22 @@ void Connection::note(const Event& event) {
   }
 }
 
+void Connection::receive(Instant deadline, std::string& ending) {
+  for (Connection* connection : list_.open) connection->beat_if_due();
+  const Instant step = std::min(deadline, now() + beat_interval / 4);
+  if (!stream_.has_unread() && !wait_for_socket(stream_.socket(), false, step)) return;
+  const size_t before = received_.size();
+  received_.resize(before + kReadBytes);
+  const ssize_t got = stream_.read_some(std::span(received_).subspan(before));
+  const int error = errno;
+  received_.resize(before + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  if (got > 0 || (got < 0 && (error == EAGAIN || error == EWOULDBLOCK || error == EINTR))) return;
+  ended_ = true;
+  ending = got == 0 ? "closed" : why_failed(error);
+  if (!stream_.encrypted() && !received_.empty() && received_.front() == kTlsAlert)
+    ending = "closed with an alert of TLS: give --peer-tls-certificate, --peer-tls-key and --peer-tls-ca";
+}
+
 Event Connection::next(Duration limit) {
   const Instant deadline = now() + limit;
   while (true) {
@@ -202,21 +268,24 @@ Event Connection::next(Duration limit) {
       note(event);
       return event;
     }
-    if (ended_ || !socket_) return {.kind = Event::Kind::ended, .bytes = {}, .why = "it has ended before"};
-    for (Connection* connection : list_.open) connection->beat_if_due();
-    const Instant step = std::min(deadline, now() + beat_interval / 4);
-    if (wait_for_socket(socket_.get(), false, step)) {
-      const size_t before = received_.size();
-      received_.resize(before + kReadBytes);
-      const ssize_t got = recv(socket_.get(), received_.data() + before, kReadBytes, MSG_DONTWAIT);
-      const int error = errno;
-      received_.resize(before + static_cast<size_t>(std::max<ssize_t>(got, 0)));
-      if (got > 0 || (got < 0 && (error == EAGAIN || error == EWOULDBLOCK || error == EINTR))) continue;
-      ended_ = true;
-      return {.kind = Event::Kind::ended, .bytes = {}, .why = got == 0 ? "closed" : std::strerror(error)};
-    }
-    if (now() >= deadline) return {};
+    if (ended_ || !stream_) return {.kind = Event::Kind::ended, .bytes = {}, .why = "it has ended before"};
+    const size_t before = received_.size();
+    std::string ending;
+    receive(deadline, ending);
+    if (ended_) return {.kind = Event::Kind::ended, .bytes = {}, .why = ending};
+    if (received_.size() == before && now() >= deadline) return {};
   }
+}
+
+Result<Bytes> Connection::next_bytes(Duration limit) {
+  const Instant deadline = now() + limit;
+  std::string ending = "it has ended before";
+  while (received_.empty()) {
+    if (ended_ || !stream_) return gone(ending);
+    receive(deadline, ending);
+    if (received_.empty() && !ended_ && now() >= deadline) return Bytes{};
+  }
+  return std::exchange(received_, {});
 }
 
 }  // namespace tandem::conformance

@@ -1,7 +1,7 @@
 // Connection: one tcp connection to the rank under test, byte by byte (docs/protocol.md, section 12). It
 // keeps to the carrier's rules unless its user wants otherwise: heartbeats and credits can be held back, and
-// any bytes can be sent. One thread; it writes heartbeats of all connections of its list whenever one of them
-// waits.
+// any bytes can be sent, around TLS too. One thread; it writes heartbeats of all connections of its list
+// whenever one of them waits.
 #pragma once
 
 #include <array>
@@ -15,8 +15,9 @@
 #include "base/result.h"
 #include "cli/conformance/raw_frame.h"
 #include "transport/address.h"
+#include "transport/peer_security.h"
 #include "transport/tcp_frame.h"
-#include "transport/unique_fd.h"
+#include "transport/tcp_stream.h"
 
 namespace tandem::conformance {
 
@@ -26,16 +27,17 @@ struct CarrierNumbers {
   uint32_t slots = 0;
   uint64_t slot_bytes = 0, heartbeat_us = 0, silence_us = 0;
   uint32_t carrier = 0;
+  uint32_t security = 0;  // SecurityMode
 
   Bytes hello() const;  // 64 bytes, without the head
 };
 
 struct Event {
-  enum class Kind { message, hello, credit, heartbeat, bye, ended, broken, nothing };
+  enum class Kind { message, hello, nonce, proof, credit, heartbeat, bye, ended, broken, nothing };
   Kind kind = Kind::nothing;
   Channel channel = Channel::control;
   uint32_t value = 0;
-  Bytes bytes = {};      // of a message or hello
+  Bytes bytes = {};      // of a message, hello, nonce or proof
   std::string why = {};  // ended, broken
 
   std::string text() const;  // "a message of 64 bytes on channel 0", for reports
@@ -47,11 +49,18 @@ struct ConnectionList {
   std::vector<Connection*> open;
   // How long an answer may take that comes at once where the machine is idle.
   Duration patience = std::chrono::seconds(10);
+  // How the rank knows its peers; null: not at all. With TLS connections are inside it.
+  std::shared_ptr<const PeerSecurity> security = nullptr;
 };
+
+// Whether a connection is what the list's security says, or a stranger's without TLS.
+enum class Wrap { as_agreed, none };
 
 class Connection {
  public:
-  static Result<std::unique_ptr<Connection>> open(const HostPort& peer, ConnectionList& list);
+  // unavailable: nobody is there; invalid_argument, data_loss: TLS does not stand, saying why.
+  static Result<std::unique_ptr<Connection>> open(const HostPort& peer, ConnectionList& list,
+                                                  Wrap wrap = Wrap::as_agreed);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -73,18 +82,23 @@ class Connection {
   Duration patience() const { return list_.patience; }
   // The next thing that the rank says or does; `nothing` after `limit`.
   Event next(Duration limit);
+  // The next bytes as they came, which are then nobody's frames; empty after `limit`. unavailable: the end.
+  Result<Bytes> next_bytes(Duration limit);
   // Closes without bye.
-  void cut() { socket_.reset(); }
+  void cut() { stream_.reset(); }
 
  private:
-  Connection(UniqueFd socket, ConnectionList& list) : socket_(std::move(socket)), list_(list) {
+  Connection(TcpStream stream, ConnectionList& list) : stream_(std::move(stream)), list_(list) {
     list_.open.push_back(this);
   }
   void beat_if_due();
   Event take();  // out of what was received; nothing: more must come
   void note(const Event& event);
+  std::string why_failed(int error) const;
+  // More in received_, or ended_ with the reason in `ending`; neither when `deadline` is over.
+  void receive(Instant deadline, std::string& ending);
 
-  UniqueFd socket_;
+  TcpStream stream_;
   ConnectionList& list_;
   Bytes received_;
   Instant last_sent_{};
@@ -93,5 +107,8 @@ class Connection {
 
 Bytes carrier_head(TcpFrameKind kind, Channel channel, uint32_t value);
 Bytes carrier_message(Channel channel, std::span<const std::byte> message);
+// A nonce or a proof.
+Bytes carrier_word(TcpFrameKind kind, std::span<const std::byte> value);
+Bytes carrier_greeting(const CarrierNumbers& numbers);
 
 }  // namespace tandem::conformance

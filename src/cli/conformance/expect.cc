@@ -178,6 +178,8 @@ std::vector<Case> all_cases() {
   add_value_cases(cases);
   add_session_cases(cases);
   add_number_cases(cases);
+  add_key_cases(cases);
+  add_tls_cases(cases);
   return cases;
 }
 

@@ -52,7 +52,10 @@ Result<std::vector<CaseResult>> run_cases(const RunOptions& options,
                     pattern.starts_with("numbers.reference") ? ", and this one needs --model" : ""));
   }
   std::erase_if(cases, [&](const Case& one) { return !is_wanted(one.name, options.only); });
-  TANDEM_ASSIGN(const std::unique_ptr<Lab> lab, Lab::open(options.peer, options.patience));
+  auto opened = Lab::open(options.peer, options.patience, options.security);
+  // What keeps a rank from being tested is no verdict on it, whatever it is.
+  if (!opened) return make_error(ErrorCode::invalid_argument, opened.error().message);
+  const std::unique_ptr<Lab> lab = std::move(*opened);
   std::vector<CaseResult> results;
   if (lab->facts.carrier.slots < kFewestSlots) {
     return make_error(

@@ -14,6 +14,7 @@ struct RunOptions {
   std::string model;              // a folder to compare results with; empty: none
   int threads = 0;                // for that; 0: what the CPU budget allows
   Duration patience = std::chrono::seconds(10);
+  std::shared_ptr<const PeerSecurity> security = nullptr;  // how the rank knows its peers; null: not at all
 };
 
 enum class Outcome { ok, failed, skipped };
