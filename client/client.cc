@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/bf16.h"
+#include "row_format.h"
 
 namespace tandem {
 namespace {
@@ -104,14 +105,18 @@ Result<RankState> Client::rank_state(uint32_t rank) const {
 void Client::prepare(const ClientRequest& request, FfnRequest& ffn, Open& open) const {
   const size_t hidden = settings_.hidden_size;
   const size_t values = ffn.rows * hidden;
-  if (request.input != nullptr) {
-    open.rounded.resize(values);
-    for (size_t row = 0; row < ffn.rows; ++row) {
-      const float* from = request.input + row * request.input_stride;
-      std::transform(from, from + hidden, &open.rounded[row * hidden],
-                     [](float value) { return to_bf16(value).bits; });
-    }
-    ffn.in = {.dtype = DType::bf16, .data = open.rounded.data(), .row_stride = hidden};
+  if (request.input.data != nullptr) {
+    const ActivationFormat format = settings_.activation_format;
+    open.encoded.resize(dtype_bytes(settings_.activation_dtype, values));
+    open.scales.resize(ffn.rows * scale_row_bytes(format, settings_.hidden_size));
+    encode_rows(request.input, format, settings_.activation_dtype, ffn.rows, settings_.hidden_size,
+                open.encoded.data(), open.scales.data());
+    ffn.in = {.dtype = settings_.activation_dtype,
+              .data = open.encoded.data(),
+              .row_stride = hidden,
+              .format = format,
+              .scales = open.scales.empty() ? nullptr : open.scales.data(),
+              .scale_stride = scale_cols(format, settings_.hidden_size)};
   }
   if (request.output != nullptr) {
     open.converted.resize(dtype_bytes(settings_.reply_dtype, values));

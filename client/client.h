@@ -34,10 +34,9 @@ struct ClientOptions {
 };
 
 struct ClientRequest {
-  FfnRequest ffn;                // `in` and `out` are of the session's dtypes, but for:
-  const float* input = nullptr;  // [rows, input_stride], instead of ffn.in: rounded to bf16
-  size_t input_stride = 0;       // values
-  float* output = nullptr;       // [rows, hidden], instead of ffn.out: converted when the request has ended
+  FfnRequest ffn;           // `in` and `out` are of the session's dtypes, but for:
+  ActivationView input;     // f32 or bf16 [rows, hidden], instead of ffn.in unless null: encode_rows
+  float* output = nullptr;  // [rows, hidden], instead of ffn.out: converted when the request has ended
 };
 
 class Client {
@@ -66,7 +65,8 @@ class Client {
     uint32_t waiting = 0;  // threads
     Status status;
     FfnTimes times;
-    std::vector<uint16_t> rounded;     // [rows, hidden] bf16: the input, where the caller has float32
+    std::vector<std::byte> encoded;    // [rows, hidden] of the session's format: the input, where the caller
+    std::vector<std::byte> scales;     // has other rows; and its scales
     std::vector<std::byte> converted;  // [rows, hidden] of the reply dtype, before `output`
     float* output = nullptr;
     size_t values = 0;

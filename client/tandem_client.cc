@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "client.h"
+#include "row_format.h"
 #include "transport/peer_security.h"
 
 #define TANDEM_CLIENT_TEXT_INNER(value) #value
@@ -242,12 +243,8 @@ tandem_client_description describe(const Client& client) {
   d.num_ranks = s.num_ffn_ranks;
   d.connector = s.connector.c_str();
   d.weights = s.weights.c_str();
+  d.row_format = row_format_of(s.activation_format, s.activation_dtype);
   return d;
-}
-
-std::string dtype_text(int32_t dtype) {
-  const std::string_view name = dtype > 0 && dtype <= 17 ? dtype_name(static_cast<DType>(dtype)) : "";
-  return name.empty() ? fmt::format("{}", dtype) : std::string(name);
 }
 
 // The routing of a request in the pool's own form; what does not belong to it is refused.
@@ -305,20 +302,21 @@ Result<ClientRequest> request_of(const tandem_client_request& request, const Spl
             .scale_stride = scale_cols(settings.activation_format, settings.hidden_size)};
   const bool own = request.input_dtype == TANDEM_CLIENT_DTYPE_DEFAULT ||
                    request.input_dtype == static_cast<int32_t>(settings.activation_dtype);
-  const bool rounds = request.input_dtype == TANDEM_CLIENT_F32 && settings.activation_dtype == DType::bf16;
-  if (!own && !rounds) {
-    return make_error(
-        ErrorCode::unsupported,
-        fmt::format("input_dtype {}: this pool takes {}{}", dtype_text(request.input_dtype),
-                    dtype_name(settings.activation_dtype),
-                    settings.activation_dtype == DType::bf16 ? ", or f32, which is rounded" : ""));
+  if (!own && !is_plain_dtype(request.input_dtype)) {
+    return make_error(ErrorCode::unsupported,
+                      fmt::format("input_dtype {}: this pool takes {}, or f32 and bf16, which are converted",
+                                  dtype_text(request.input_dtype), dtype_name(settings.activation_dtype)));
   }
-  if (rounds && stride < settings.hidden_size) {
+  if (!own && stride < settings.hidden_size) {
     return invalid(fmt::format("input_stride {}: rows have {} values", stride, settings.hidden_size));
   }
-  if (rounds && request.rows > 0) {
-    made.input = static_cast<const float*>(request.input);
-    made.input_stride = stride;
+  if (!own && request.scales != nullptr) {
+    return invalid(fmt::format("scales beside rows of {}: the library makes them, give NULL",
+                               dtype_text(request.input_dtype)));
+  }
+  if (!own && request.rows > 0) {
+    made.input = {
+        .dtype = static_cast<DType>(request.input_dtype), .data = request.input, .row_stride = stride};
   }
 
   const DType reply = settings.reply_dtype;
@@ -423,6 +421,14 @@ tandem_client_status tandem_client_cancel(tandem_client* client, tandem_client_h
   return tandem::guarded([&]() -> tandem::Status {
     if (client == nullptr) return tandem::invalid("client is NULL");
     return client->client->cancel(handle);
+  });
+}
+
+tandem_client_status tandem_client_quantize_rows(int32_t format, int32_t input_dtype, const void* input,
+                                                 size_t input_stride, uint32_t rows, uint32_t cols,
+                                                 void* values, void* scales) {
+  return tandem::guarded([&] {
+    return tandem::quantize_rows(format, input_dtype, input, input_stride, rows, cols, values, scales);
   });
 }
 

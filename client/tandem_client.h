@@ -46,7 +46,7 @@ extern "C" {
 
 /* Of this header. A library with the same major serves it (its soname has the major). */
 #define TANDEM_CLIENT_VERSION_MAJOR 1
-#define TANDEM_CLIENT_VERSION_MINOR 0
+#define TANDEM_CLIENT_VERSION_MINOR 1
 
 /* Status of a call. 1 to 9 are the codes of docs/protocol.md, section 7. */
 typedef enum tandem_client_status {
@@ -73,6 +73,15 @@ typedef enum tandem_client_dtype {
   TANDEM_CLIENT_F8_E8M0 = 7,
   TANDEM_CLIENT_I8 = 8
 } tandem_client_dtype;
+
+/* In which numbers rows travel: `activation_dtype` of docs/protocol.md. A value is its number times its scale. */
+typedef enum tandem_client_row_format {
+  TANDEM_CLIENT_ROWS_BF16 = 1,  /* no scales */
+  TANDEM_CLIENT_ROWS_F32 = 2,   /* no scales */
+  TANDEM_CLIENT_ROWS_FP8 = 3,   /* F8_E4M3, an F32 scale for each 128 values of a row, a power of two */
+  TANDEM_CLIENT_ROWS_MXFP8 = 4, /* F8_E4M3, an F8_E8M0 scale for each 32 values of a row */
+  TANDEM_CLIENT_ROWS_INT8 = 5   /* I8, an F32 scale for the row */
+} tandem_client_row_format;
 
 /* Which routing a request carries: the same one for the whole life of a pool. */
 typedef enum tandem_client_payload {
@@ -150,9 +159,10 @@ typedef struct tandem_client_description {
   uint32_t num_ranks;
   const char* connector;      /* "p2p", "m2n" or "auto" */
   const char* weights;        /* "as stored", "dequantized" or the format that the experts were quantised to */
+  int32_t row_format;         /* tandem_client_row_format: input_dtype, scale_dtype, scale_block in one. Since 1.1 */
 } tandem_client_description;
 #define TANDEM_CLIENT_DESCRIPTION_INIT \
-  {sizeof(tandem_client_description), 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL}
+  {sizeof(tandem_client_description), 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0}
 
 /* One rank, now. */
 typedef struct tandem_client_rank {
@@ -173,11 +183,12 @@ typedef struct tandem_client_request {
   uint32_t layer;      /* index in the model, one of moe_layers */
   uint32_t rows;       /* 0 ends at once */
   const void* input;   /* [rows, hidden_size] of input_dtype */
-  /* DEFAULT, the description's input_dtype, or F32 where that is BF16: the library rounds to nearest even. */
+  /* DEFAULT or the description's input_dtype: rows as they are sent. Or F32 or BF16: the library puts them into the
+   * description's row_format, as tandem_client_quantize_rows does, and makes the scales. */
   int32_t input_dtype;
   int32_t output_dtype; /* DEFAULT, the description's, or F32: the library converts */
   size_t input_stride;  /* values from row to row; 0: hidden_size */
-  const void* scales;   /* [rows, scales_per_row] of scale_dtype; NULL when rows have none */
+  const void* scales;   /* [rows, scales_per_row] of scale_dtype; NULL when rows have none or the library makes them */
   const int32_t* expert_ids;   /* [rows, top_k], in [0, num_experts); PAYLOAD_EXPERTS only, else NULL */
   const float* expert_weights; /* [rows, top_k], renormalised and scaled: final; finite, not all 0 in a row */
   const int32_t* token_ids;    /* [rows], in [0, vocab_size); unread but for PAYLOAD_TOKEN_IDS */
@@ -241,6 +252,26 @@ TANDEM_CLIENT_API tandem_client_status tandem_client_poll(tandem_client* client,
  * TANDEM_CLIENT_CANCELLED. */
 TANDEM_CLIENT_API tandem_client_status tandem_client_cancel(tandem_client* client, tandem_client_handle handle);
 
+/* Rows of F32 or BF16 in a format, with the bits that Tandem's own attention ranks send: `input` and `scales` for
+ * requests that have the same rows, to several pools or several times. Needs no client; any thread. Since 1.1.
+ *
+ *   input   [rows, cols] of input_dtype, F32 or BF16; input_stride values from row to row, 0: cols
+ *   values  [rows, cols] of the format's dtype, without gaps
+ *   scales  [rows, scales of a row], without gaps. FP8: ceil(cols / 128) F32; MXFP8: ceil(cols / 32) F8_E8M0; INT8:
+ *           one F32. NULL for BF16 and F32
+ *
+ * Everything is rounded to nearest even. FP8, MXFP8: the scale is the smallest power of two s with |x| <= 448 s for its
+ * values, at least 2^-22. INT8: m is the row's largest magnitude, at least 1e-4; the scale is m / 127 and a value
+ * x * (127 / m), in float32, so that -128 does not occur. Infinity or NaN makes the scale NaN that it shares, and its
+ * values come back from the experts as NaN. BF16 to F32 is exact.
+ *
+ * TANDEM_CLIENT_UNSUPPORTED: another format or input_dtype. TANDEM_CLIENT_INVALID_ARGUMENT: a pointer that is missing,
+ * scales without use, an input_stride below cols. */
+TANDEM_CLIENT_API tandem_client_status tandem_client_quantize_rows(int32_t format, int32_t input_dtype,
+                                                                   const void* input, size_t input_stride,
+                                                                   uint32_t rows, uint32_t cols, void* values,
+                                                                   void* scales);
+
 /* Text of the calling thread's latest call that did not return TANDEM_CLIENT_OK; valid until its next call.
  * Never NULL; empty before the first. */
 TANDEM_CLIENT_API const char* tandem_client_last_error(void);
@@ -248,7 +279,7 @@ TANDEM_CLIENT_API const char* tandem_client_last_error(void);
 /* "UNAVAILABLE", ... */
 TANDEM_CLIENT_API const char* tandem_client_status_name(tandem_client_status status);
 
-/* Of the library: "1.0". */
+/* Of the library: "1.1". */
 TANDEM_CLIENT_API const char* tandem_client_version(void);
 
 #ifdef __cplusplus

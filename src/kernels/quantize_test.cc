@@ -1,6 +1,8 @@
-// quantize_rows and dequantize_rows on every table against a float64 reference: the same bits everywhere.
+// quantize_rows and dequantize_rows on every table, and quantize_all_rows, against a float64 reference: the
+// same bits everywhere.
 #include <array>
 
+#include "kernels/row_quantizer.h"
 #include "kernels/testing.h"
 
 namespace tandem::kernel_testing {
@@ -101,6 +103,14 @@ Quantized quantize(const KernelTable& table, ActivationFormat format, DType dtyp
   args.rows = count;
   args.cols = cols;
   run(table, table.quantize_rows, args, threads);
+  // And without a table: the same bits.
+  std::vector<uint8_t> again(values.size(), 0xcd);
+  std::vector<float> scales_again(scale_memory.size(), -7.0f);
+  args.values = again.data() + 1;
+  args.scales = scales_again.data();
+  quantize_all_rows(args);
+  EXPECT_EQ(again, values);
+  EXPECT_EQ(std::memcmp(scales_again.data(), scale_memory.data(), scale_bytes), 0);
   EXPECT_EQ(values.front(), 0xcd);
   EXPECT_EQ(values.back(), 0xcd);
   Quantized out;

@@ -43,7 +43,7 @@ def test_only_the_functions_of_the_header_are_exported(installed):
 def test_the_library_is_versioned(installed):
     dynamic = run(["readelf", "-d", installed.library]).stdout
     assert "soname: [libtandem_client.so.1]" in dynamic
-    assert run(["pkg-config", "--modversion", "tandem_client"], env=installed.environment).stdout.strip() == "1.0"
+    assert run(["pkg-config", "--modversion", "tandem_client"], env=installed.environment).stdout.strip() == "1.1"
     assert (installed.library.parent / "libtandem_client.so.1").exists()
 
 

@@ -46,7 +46,8 @@ def _quantize_blocks(rows: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarr
     largest = np.abs(padded).max(axis=2)
     finite = np.isfinite(largest)
     mantissa, exponent = np.frexp(np.where(finite, largest, 1.0).astype(np.float64) / _E4M3_MAX)
-    exponent = np.maximum(np.where(mantissa == 0.5, exponent - 1, exponent), _SMALLEST_EXPONENT)
+    exponent = np.where(mantissa == 0.5, exponent - 1, np.where(mantissa == 0, _SMALLEST_EXPONENT, exponent))  # 0 has the exponent 0
+    exponent = np.maximum(exponent, _SMALLEST_EXPONENT)
     scaled = np.where(finite[:, :, None], padded, 0.0) * np.ldexp(1.0, -exponent)[:, :, None]
     codes = to_e4m3(scaled).reshape(count, -1)[:, :hidden]
     return codes, np.where(finite, exponent.astype(np.float64), np.nan)
@@ -59,9 +60,10 @@ def quantize(rows: np.ndarray, dtype: str) -> list[Payload]:
     if dtype == "int8":
         largest = np.abs(rows).max(axis=1, keepdims=True, initial=0)
         finite = np.isfinite(largest)
-        scale = (np.maximum(np.where(finite, largest, 1), np.float32(1e-4)) / np.float32(127)).astype(np.float32)
-        codes = np.clip(np.rint(np.where(finite, rows, 0) / scale), -127, 127).astype(np.int8)
-        scale = np.where(finite, scale, np.float32(np.nan))
+        # All in float32: the same bits as the other side's own ranks send.
+        largest = np.maximum(np.where(finite, largest, 1), np.float32(1e-4)).astype(np.float32)
+        codes = np.rint(np.where(finite, rows, np.float32(0)) * (np.float32(127) / largest)).astype(np.int8)
+        scale = np.where(finite, largest / np.float32(127), np.float32(np.nan))
     else:
         codes, exponent = _quantize_blocks(rows, 1 << log2_block)
         whole = np.nan_to_num(exponent).astype(np.int32)
