@@ -289,6 +289,27 @@ class SettingsInAnotherOrder(Messages):
         return message
 
 
+class AnotherRightRank(SettingsInAnotherOrder):
+    """Whatever the page leaves to a rank, done otherwise: a later minor, settings in another order, other codes for what is wrong, no time
+    that is worth a number, and an end without bye."""
+
+    def down(self, kind, channel, value):
+        return [] if kind == BYE else super().down(kind, channel, value)
+
+    def answered(self, message):
+        message = super().answered(message)
+        if message.kind == "hello_ack":
+            message.data[:] = bytes(message.data).replace(b"protocol=1.0\n", b"protocol=1.3\n")
+        if message.payload("error_code"):
+            message.set_values("error_code", "I", [8 if message.kind == "refuse" else 3])
+        if message.payload("reply_times"):
+            message.set_values("reply_times", "I", [0, 0, 0, 0])
+        if message.kind != "canary_echo":
+            message.data[5] = 3
+            message.seal()
+        return message
+
+
 class NoCaptureSizes(Messages):
     """Says that it replays programs, and of no size."""
 
