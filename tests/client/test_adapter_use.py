@@ -80,6 +80,19 @@ def test_autocast(model, pool):
     assert 0 < error.median() <= 1.5 * torchs_own.median()
 
 
+def test_a_layer_may_take_its_time(pool, monkeypatch):
+    """What a long prompt may take is the caller's to say, and more than a minute without a word."""
+    given = []
+    submit = tandem_client.Client.submit
+    monkeypatch.setattr(tandem_client.Client, "submit", lambda *words, timeout, **more: given.append(timeout) or submit(*words, timeout=timeout, **more))
+    address = pool("mixtral", *PLAIN).address
+    for options in ({}, {"reply_timeout": 1234.0}):
+        model = plain("mixtral")
+        with tandem_adapter.attach(model, address, **options):
+            logits_of(model, prompts("mixtral"))
+    assert given == [600.0] * 3 + [1234.0] * 3
+
+
 def test_several_models_share_a_client(pool):
     """One after the other and at once."""
     ids = prompts("qwen3_moe")

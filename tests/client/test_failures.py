@@ -234,7 +234,7 @@ def test_a_deadline_cancels_and_a_late_reply_is_dropped():
         events.append(late.header)
 
     with fake(script) as rank, tandem_client.Client(rank.address) as client:
-        with pytest.raises(tandem_client.DeadlineExceeded, match=f"FFN rank 0 at {rank.address}: no answer in time"):
+        with pytest.raises(tandem_client.DeadlineExceeded, match=f"FFN rank 0 at {rank.address}: no answer in time to 1 of 1 tiles"):
             client.compute(0, SMALL[:5], timeout=0.2)
         assert (client.compute(0, SMALL[5:9]) == SMALL[5:9] * 2).all()
         rank.ended.wait(60)

@@ -13,7 +13,8 @@ from .families import Family, family_of
 
 
 def attach(model: torch.nn.Module, address: str | Sequence[str] | Client, *, expect: Mapping[str, object] | None = None,
-           key_file: str | None = None, tls_files: tuple[str, str, str] | None = None, timeout: float = 30.0) -> Client:
+           key_file: str | None = None, tls_files: tuple[str, str, str] | None = None, timeout: float = 30.0,
+           reply_timeout: float = 600.0) -> Client:
     """Replaces every MoE block of `model`, for good: its experts' weights are freed. The gate and the shared experts stay in the model where the
     FFN ranks leave them to attention (their `gate` and `shared_experts` settings say), and go otherwise.
 
@@ -21,6 +22,8 @@ def attach(model: torch.nn.Module, address: str | Sequence[str] | Client, *, exp
     of rank, or a Client, which several models of one shape may share. Returns the Client; close it when the model is not used any more.
     Unsupported: another model, by its class; InvalidArgument: the FFN ranks hold a model of another shape, by the facts that differ. Weights
     are not compared: `expect={"model_fingerprint": ...}` insists on those of an earlier `tandem_client.describe(address).raw`.
+    `timeout`: seconds for connecting. `reply_timeout`: seconds for the rows of one layer, of a long prompt too; a rank that is lost is noticed
+    within a second whatever it is.
     """
     family = family_of(model)
     expected = {**_facts(model.config, family), **(expect or {})}
@@ -28,7 +31,7 @@ def attach(model: torch.nn.Module, address: str | Sequence[str] | Client, *, exp
     try:
         client.settings.check(expected, f"the {type(model).__name__} here", "the FFN ranks")
         _check(model, client)
-        _replace(model, family, client)
+        _replace(model, family, client, reply_timeout)
     except BaseException:
         if client is not address:
             client.close()
@@ -50,7 +53,7 @@ def _check(model: torch.nn.Module, client: Client) -> None:
                           "--compute-gate-on-attention, or switch it off")
 
 
-def _replace(model: torch.nn.Module, family: Family, client: Client) -> None:
+def _replace(model: torch.nn.Module, family: Family, client: Client, reply_timeout: float) -> None:
     decoder = getattr(model, model.base_model_prefix, model)
     if any(isinstance(module, RemoteExperts) for module in decoder.modules()):
         raise InvalidArgument("the experts of this model are elsewhere already, and their weights gone: load it anew")
@@ -63,7 +66,7 @@ def _replace(model: torch.nn.Module, family: Family, client: Client) -> None:
     tokens = TokenIds(decoder)
     for number, layer, place in places:
         block = getattr(layer, place)
-        remote_block = RemoteExperts(block, client, number, tokens)
+        remote_block = RemoteExperts(block, client, number, tokens, reply_timeout)
         # Of the block's class too: transformers finds by it where router logits come from.
         remote_block.__class__ = type(f"Remote{type(block).__name__}", (RemoteExperts, type(block)), {})
         setattr(layer, place, remote_block.train(block.training))

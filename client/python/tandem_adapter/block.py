@@ -17,10 +17,11 @@ class RemoteExperts(torch.nn.Module):
     """forward: hidden [batch, length, hidden] of any float dtype, on any device -> the same shape, dtype and device; with router logits
     beside it where the block returned them (None while the gate is remote). Inference only: no gradient flows through a wire."""
 
-    def __init__(self, block: torch.nn.Module, client: Client, layer: int, tokens: TokenIds):
+    def __init__(self, block: torch.nn.Module, client: Client, layer: int, tokens: TokenIds, reply_timeout: float):
         super().__init__()
         settings = client.settings
         self.client, self.layer, self.tokens, self.returns_logits = client, layer, tokens, returns_logits(block)
+        self.reply_timeout = reply_timeout
         for name in ("top_k", "norm_topk_prob"):
             if hasattr(block, name):
                 setattr(self, name, getattr(block, name))
@@ -33,7 +34,7 @@ class RemoteExperts(torch.nn.Module):
     @torch.compiler.disable
     def forward(self, hidden: torch.Tensor):
         refuse_gradient(hidden)
-        request = {"row_class": "decode" if hidden.shape[1] == 1 else "prefill"}
+        request = {"row_class": "decode" if hidden.shape[1] == 1 else "prefill", "timeout": self.reply_timeout}
         logits = None
         if self.client.settings.gate_on_client:
             ids, weights, logits = route(self, hidden)

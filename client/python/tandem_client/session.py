@@ -177,8 +177,10 @@ class Session:
 
     def wait(self, answer: Answer, deadline: float) -> np.ndarray:
         """The rows, or what went wrong; the deadline cancels."""
-        if not answer.done.wait(max(deadline - time.monotonic(), 0)) and self.cancel(answer):
-            raise DeadlineExceeded("no answer in time", rank=self.rank, address=self.address)
+        answer.done.wait(max(deadline - time.monotonic(), 0))
+        tiles, unanswered = -(-answer.request.rows // frame.TILE_ROWS), len(answer.unanswered)
+        if not answer.done.is_set() and self.cancel(answer):
+            raise DeadlineExceeded(f"no answer in time to {unanswered} of {tiles} tiles", rank=self.rank, address=self.address)
         if answer.error is not None:
             raise answer.error
         return answer.rows
