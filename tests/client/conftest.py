@@ -44,7 +44,8 @@ class Pool:
                 several = ["--num-ffn-ranks", str(ranks), "--ffn-rank", str(rank), "--ffn", ",".join(addresses)] if ranks > 1 else []
                 self.log = directory / f"ffn-{time.monotonic_ns()}.log"
                 command = [BINARY, "ffn", "--model", str(self.model), "--listen", address, "--json", "--threads", "1", *several, *flags]
-                self.processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log.open("w"), text=True))
+                with self.log.open("w") as log:
+                    self.processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True))
             self.addresses = [json.loads(process.stdout.readline())["address"] for process in self.processes]
         except BaseException:
             self.close()
