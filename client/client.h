@@ -48,7 +48,6 @@ class Client {
   Client& operator=(const Client&) = delete;
 
   const SplitSettings& settings() const { return settings_; }
-  const std::string& connector() const { return settings_.connector; }
   Result<RankState> rank_state(uint32_t rank) const;
 
   // The request's handle. would_block: max_in_flight requests are open, the ended ones that nobody has
