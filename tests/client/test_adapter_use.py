@@ -149,6 +149,15 @@ def test_a_gate_that_is_trained_is_not_left_out_in_silence(pool):
             model(prompts("mixtral"))
 
 
+@pytest.mark.parametrize("model", ("qwen3_moe", "mixtral"))
+def test_router_logits_of_a_remote_gate_are_refused_at_a_call(model, pool):
+    ids, whole = prompts(model), plain(model)
+    with tandem_adapter.attach(whole, pool(model, *PLAIN).address), torch.no_grad():
+        with pytest.raises(tandem_client.Unsupported, match="^output_router_logits with the gate on the FFN ranks, which send no logits"):
+            whole(ids, output_router_logits=True)
+        whole(ids)
+
+
 def test_shared_experts_of_another_size_are_named(pool):
     model = plain("deepseek_v3")
     model.config.n_shared_experts = 3

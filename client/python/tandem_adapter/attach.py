@@ -49,8 +49,17 @@ def _check(model: torch.nn.Module, client: Client) -> None:
     if settings.raw["routing"] != "model":
         raise Unsupported(f"the FFN ranks route {settings.raw['routing']}, for benchmarks only: start them without --balanced-routing")
     if getattr(model.config, "output_router_logits", False) and not settings.gate_on_client:
-        raise Unsupported("config.output_router_logits with the gate on the FFN ranks, which send no logits: start them with "
-                          "--compute-gate-on-attention, or switch it off")
+        _refuse_router_logits("config.output_router_logits")
+
+
+def _refuse_router_logits(what: str) -> None:
+    raise Unsupported(f"{what} with the gate on the FFN ranks, which send no logits: start them with --compute-gate-on-attention, or "
+                      "switch it off")
+
+
+def _see_call(_, args, kwargs) -> None:
+    if kwargs.get("output_router_logits"):
+        _refuse_router_logits("output_router_logits")
 
 
 def _replace(model: torch.nn.Module, family: Family, client: Client, reply_timeout: float) -> None:
@@ -64,6 +73,8 @@ def _replace(model: torch.nn.Module, family: Family, client: Client, reply_timeo
     if here != remote:
         raise InvalidArgument(f"MoE layers are {here} here and {remote} on the FFN ranks: load the same model on both sides")
     tokens = TokenIds(decoder)
+    if not client.settings.gate_on_client:
+        decoder.register_forward_pre_hook(_see_call, with_kwargs=True)
     for number, layer, place in places:
         block = getattr(layer, place)
         remote_block = RemoteExperts(block, client, number, tokens, reply_timeout)
