@@ -36,7 +36,7 @@ class FakeRank:
 
     def __init__(self, script, *, slots=8, security=0, settings=None, pieces=PIECES, tls=None, number=0):
         self.slots, self.security, self.pieces, self.tls, self.number = slots, security, pieces, tls, number
-        self.silence_us = 800000 if tls is None else 60_000_000
+        self.silence_us = 60_000_000  # a starved machine is not silence
         self.settings = {**SETTINGS, **(settings or {})}
         self.server = socket.create_server(("127.0.0.1", 0))
         self.address = f"tcp://127.0.0.1:{self.server.getsockname()[1]}"
