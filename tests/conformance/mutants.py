@@ -310,6 +310,22 @@ class AnotherRightRank(SettingsInAnotherOrder):
         return message
 
 
+class FewSlots(Mutation):
+    """Three where the rank has eight."""
+
+    @staticmethod
+    def _with(slots, instead, kind, channel, value):
+        if kind == HELLO and value[8:12] == struct.pack("<I", instead):
+            value = value[:8] + struct.pack("<I", slots) + value[12:]
+        return [(kind, channel, value)]
+
+    def up(self, kind, channel, value):
+        return self._with(8, 3, kind, channel, value)
+
+    def down(self, kind, channel, value):
+        return self._with(3, 8, kind, channel, value)
+
+
 class NoCaptureSizes(Messages):
     """Says that it replays programs, and of no size."""
 

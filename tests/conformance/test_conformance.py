@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import ARITH, BINARY, FfnRank
 
-from .mutants import MUTANTS, AnotherRightRank, NoCaptureSizes
+from .mutants import MUTANTS, AnotherRightRank, FewSlots, NoCaptureSizes
 from .mutated_rank import MutatedRank
 
 HANG_S = 120
@@ -110,13 +110,17 @@ def test_another_right_rank_passes(rank):
     assert {name: message for name, (outcome, message) in cases.items() if outcome == "failed"} == {} and status == 0
 
 
-def test_a_rank_that_says_what_cannot_be_is_not_tested(rank):
-    proxy = MutatedRank(rank("gate on attention").address, NoCaptureSizes)
+@pytest.mark.parametrize("mutation,words", [
+    (NoCaptureSizes, "hello_ack says capture_sizes=0"),
+    (FewSlots, "the rank has 3 slots a channel, and cases send up to 4 requests at once: start it with the 8"),
+])
+def test_a_rank_whose_terms_are_none_is_not_tested(rank, mutation, words):
+    proxy = MutatedRank(rank("gate on attention").address, mutation)
     try:
-        done = run(proxy.address, "--only", "request.program")
+        done = run(proxy.address, "--only", "request.one_row")
     finally:
         proxy.close()
-    assert done.returncode != 0 and "hello_ack says capture_sizes=0" in done.stderr
+    assert done.returncode == 2 and words in done.stderr and done.stdout == ""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
