@@ -62,10 +62,11 @@ void AttentionWorker::Impl::wake() const {
 void AttentionWorker::Impl::loop() {
   pthread_setname_np(pthread_self(), "tandem-attn");
   if (options.on_start) options.on_start();
-  if (options.trace != nullptr) options.trace->start();
   Instant looked = now();
   while (!stop.load()) {
     const Instant began = now();
+    const bool traced = options.trace != nullptr && options.trace->turn();
+    if (!traced) looked = began;
     take_inbox();
     check_peer();
     end_overdue();
@@ -77,14 +78,14 @@ void AttentionWorker::Impl::loop() {
     publish_stats();
     loop_host += polled - began + (now() - ran);
     tend_prefix_file();
-    if (options.trace != nullptr) {
+    if (traced) {
       const Instant done = now();
       trace_loop(TraceKind::loop, looked, done);
       looked = done;
     }
     if (progress) continue;
     sleep();
-    if (options.trace != nullptr) {
+    if (traced) {
       const Instant woken = now();
       trace_loop(TraceKind::sleep, looked, woken);
       looked = woken;

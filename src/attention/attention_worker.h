@@ -51,7 +51,8 @@ struct AttentionWorkerOptions {
   const MoeBlock* router =
       nullptr;  // whose routing stats() counts; outlives the worker. Null: the gate is elsewhere
   std::function<void()> on_start = {};  // called first on the engine's thread; may be empty
-  // Where the engine's thread records what it and its lanes do, from its beginning on; outlives the worker.
+  // Where the engine's thread records what it and its lanes do, while somebody asks for it; outlives the
+  // worker.
   TraceRing* trace = nullptr;
 };
 

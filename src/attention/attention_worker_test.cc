@@ -67,6 +67,7 @@ TEST(AttentionWorker, ATraceChangesNoBitAndAddsUp) {
   const auto want = answer_all(alone, true);
   for (const uint32_t lanes : {1u, 3u}) {
     TraceRing ring(1 << 20);
+    ring.ask();
     {
       Served served({.num_blocks = 12,
                      .max_num_seqs = 7,

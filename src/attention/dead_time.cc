@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -29,9 +30,10 @@ struct Step {
 
 struct LaneEvents {
   std::vector<Exchange> exchanges;  // one at a time, ascending
-  std::vector<Step> steps;          // ascending, disjoint
+  std::vector<Step> steps;          // ascending, disjoint; the last may not be done
   uint8_t row_class = 0;
-  uint64_t rows = 0;
+  uint64_t ended_steps = 0, rows = 0;
+  std::optional<int64_t> open_since;  // of a step whose end has not come
   // Of a walk over pieces, which ascend: the first that has not ended. The views walk each for itself.
   struct Cursor {
     size_t exchange = 0, step = 0;
@@ -60,7 +62,7 @@ class Account {
   void find_window(int64_t complete_from) {
     int64_t first = INT64_MAX, last = INT64_MIN;
     for (const TraceEvent& event : events_) {
-      if (event.kind != TraceKind::step) continue;
+      if (!is_of_a_step(event)) continue;
       first = std::min(first, event.begin_ns);
       last = std::max(last, event.end_ns);
     }
@@ -69,9 +71,23 @@ class Account {
     result_.end_ns = last;
   }
 
+  static bool is_of_a_step(const TraceEvent& event) {
+    return event.kind == TraceKind::step || event.kind == TraceKind::operation ||
+           event.kind == TraceKind::exchange;
+  }
+
   void collect() {
     for (const TraceEvent& event : events_) {
-      if (event.kind == TraceKind::step) add_step(event);
+      if (event.kind == TraceKind::step) {
+        add_step(event);
+      } else if (is_of_a_step(event)) {
+        LaneEvents& lane = lanes_[event.lane];
+        if (!lane.open_since) lane.open_since = event.begin_ns;
+        if (lane.steps.empty()) lane.row_class = event.row_class;
+      }
+    }
+    for (auto& [number, lane] : lanes_) {
+      if (lane.open_since) lane.steps.push_back({*lane.open_since, result_.end_ns});
     }
     for_each_exchange(events_, [this](const TraceEvent& event, std::span<const TraceEvent> answers) {
       add_exchange(event, answers);
@@ -110,12 +126,14 @@ class Account {
   }
 
   void add_step(const TraceEvent& event) {
-    if (event.end_ns <= result_.begin_ns) return;
     LaneEvents& lane = lanes_[event.lane];
+    lane.open_since.reset();
+    if (event.end_ns <= result_.begin_ns) return;
     if (lane.steps.empty()) lane.row_class = event.row_class;
     // A head that runs again continues the step: its rows were counted.
     lane.rows += event.rows;
     lane.steps.push_back({event.begin_ns, event.end_ns});
+    ++lane.ended_steps;
     ++result_.steps;
     result_.cancelled_steps += event.rank != 0 ? 1 : 0;
   }
@@ -294,7 +312,7 @@ class Account {
     for (auto& [lane, mine] : lanes_) {
       flush(lane, mine);
       if (!mine.steps.empty())
-        result_.lanes.push_back({lane, mine.row_class, mine.steps.size(), mine.rows, mine.parts});
+        result_.lanes.push_back({lane, mine.row_class, mine.ended_steps, mine.rows, mine.parts});
     }
     for (const auto& [key, parts] : layers_) {
       if (parts.total() > 0) result_.layers.push_back({key.first, key.second, parts});

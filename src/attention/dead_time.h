@@ -39,9 +39,9 @@ struct TimeParts {
 
 struct LaneTime {
   uint16_t lane = 0;
-  uint8_t row_class = 0;  // RowClass of its first step
-  uint64_t steps = 0, rows = 0;
-  TimeParts parts;  // the whole window
+  uint8_t row_class = 0;         // RowClass of its first step
+  uint64_t steps = 0, rows = 0;  // of those that ended
+  TimeParts parts;               // the whole window
 };
 
 // Of a lane, within its steps. All layers of a lane and its idle time are the lane's parts.
@@ -61,7 +61,8 @@ struct AnswerTime {
 };
 
 struct DeadTime {
-  int64_t begin_ns = 0, end_ns = 0;  // from the first step to the end of the last, as far as events reach
+  // From the begin of the first step to the end of the last, or to the last event of one that is not done.
+  int64_t begin_ns = 0, end_ns = 0;
   TimeParts rank;
   std::vector<LaneTime> lanes;      // that ran a step, ascending
   std::vector<LayerTime> layers;    // by lane, then layer; operations of no layer last

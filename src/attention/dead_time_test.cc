@@ -309,6 +309,41 @@ TEST(DeadTime, TimeWithoutAnEventIsUnknownAndWhatWasDroppedIsOutside) {
   EXPECT_EQ(account_dead_time({}).wall_ns(), 0);
 }
 
+// A window of a server that runs ends within steps: they are no idle time, and a lane whose first step is
+// long is there.
+TEST(DeadTime, AStepThatIsNotDoneCountsAsFarAsEventsReach) {
+  Tape tape;
+  tape.operation(0, 1, 0, 10);
+  tape.exchange(0, 1, 0, 10, 50, 52, {0, 40, 0, 40});
+  tape.sleep(10, 52);
+  tape.operation(0, 2, 52, 60);
+  const DeadTime alone = tape.account();
+  expect_sums(alone);
+  EXPECT_EQ(us(alone.wall_ns()), 60);
+  EXPECT_EQ(us(alone.rank.attention), 18);
+  EXPECT_EQ(us(alone.rank.experts), 40);
+  EXPECT_EQ(us(alone.rank.bubble), 2) << "woken";
+  ASSERT_EQ(alone.lanes.size(), 1u);
+  EXPECT_EQ(alone.lanes[0].steps, 0u);
+  EXPECT_EQ(alone.steps, 0u);
+
+  // Beside a lane whose steps end, and before one that begins.
+  tape.step(0, 0, 60);
+  tape.operation(1, 1, 60, 70);
+  tape.operation(0, 1, 70, 80);
+  tape.step(1, 60, 90);
+  tape.operation(1, 1, 90, 100);
+  tape.step(1, 90, 110);
+  const DeadTime time = tape.account();
+  expect_sums(time);
+  EXPECT_EQ(us(time.wall_ns()), 110);
+  EXPECT_EQ(us(lane_of(time, 0).parts.idle), 10) << "between its steps, not in the one that is open";
+  EXPECT_EQ(us(lane_of(time, 0).parts.other_lanes), 10);
+  EXPECT_EQ(us(lane_of(time, 0).parts.unaccounted), 20);
+  EXPECT_EQ(lane_of(time, 0).steps, 1u);
+  EXPECT_EQ(time.steps, 3u);
+}
+
 // A thread, lanes and ranks that do anything in any order: every view's parts add up to the nanosecond, and
 // nothing is unknown.
 TEST(DeadTime, AnyTapeAddsUp) {
@@ -405,6 +440,10 @@ TEST(DeadTime, AnyTapeAddsUp) {
     const DeadTime rest = account_dead_time(events, (time.begin_ns + time.end_ns) / 2);
     expect_sums(rest);
     EXPECT_EQ(rest.wall_ns(), time.end_ns - (time.begin_ns + time.end_ns) / 2);
+    // Up to the middle, in the middle of steps.
+    const DeadTime cut = account_dead_time(std::span(events).first(events.size() / 2));
+    EXPECT_GT(cut.wall_ns(), 0);
+    expect_sums(cut);
   }
 }
 

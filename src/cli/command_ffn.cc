@@ -29,6 +29,11 @@ Result<int> run_ffn(Settings& settings) {
 }
 
 Result<int> run_settled_ffn(Settings& settings) {
+  if (settings.serving.trace_requests && settings.afd.metrics_listen.empty()) {
+    return make_error(ErrorCode::unsupported,
+                      "serving.trace_requests: true without afd.metrics_listen is not supported: an FFN rank "
+                      "has no other HTTP; use --metrics-listen 127.0.0.1:9100");
+  }
   // The host goes after the signal's thread, which may be reporting.
   std::unique_ptr<FfnHost> host;
   StopSignal stop(settings.reload != nullptr);

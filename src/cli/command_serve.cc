@@ -24,6 +24,14 @@ namespace {
 // How often a process without HTTP looks whether its settings are to be read again.
 constexpr auto kHangupInterval = std::chrono::milliseconds(200);
 
+// Where HTTP and lanes are in different processes: who asks for a trace must reach the lanes by HTTP.
+Status check_trace_requests(const Settings& settings, const std::string& where) {
+  if (!settings.serving.trace_requests) return {};
+  return make_error(ErrorCode::unsupported, "serving.trace_requests: true " + where +
+                                                " is not supported: lanes and HTTP are in different "
+                                                "processes; use engine.trace at the attention ranks");
+}
+
 // HTTP here, the engines on attention ranks elsewhere.
 Result<int> serve_in_front(Settings& settings) {
   StopSignal stop(settings.reload != nullptr);
@@ -33,6 +41,7 @@ Result<int> serve_in_front(Settings& settings) {
                           " in front of attention ranks is not supported: a front runs "
                           "no lanes; use it at the attention ranks");
   }
+  TANDEM_TRY(check_trace_requests(settings, "in front of attention ranks"));
   set_log_name("front");
   TANDEM_ASSIGN(const std::unique_ptr<ApiServer> server, start_server(settings));
   TANDEM_ASSIGN(ServedModel model, read_model(settings));
@@ -46,6 +55,7 @@ Result<int> serve_in_front(Settings& settings) {
 // The engine here, HTTP on fronts elsewhere.
 Result<int> serve_fronts(Settings& settings) {
   StopSignal stop(settings.reload != nullptr);
+  TANDEM_TRY(check_trace_requests(settings, "behind a front"));
   TANDEM_TRY(check_listen_address(settings.afd, "afd.attention_listen", settings.afd.attention_listen));
   TANDEM_ASSIGN(const std::unique_ptr<AttentionHost> host,
                 AttentionHost::create(settings, settings.afd.ffn, settings.afd.attention_listen, 1));
@@ -68,6 +78,7 @@ Result<int> serve(Settings& settings, const std::vector<std::string>& ffn_addres
   TANDEM_ASSIGN(ServedModel model, read_model(settings));
   TANDEM_ASSIGN(const std::unique_ptr<EngineHost> host, EngineHost::create(settings, ffn_addresses, 1));
   tell_ranks(settings, {host->facts()});
+  model.trace = host->trace_source();
   serve_until_stopped(settings, stop, *server, std::move(model), host->engine(), {});
   return kExitSuccess;
 }
@@ -148,6 +159,9 @@ Result<int> run_rank(Settings& settings) {
 Result<int> run_up(Settings& settings) {
   StopSignal stop(settings.reload != nullptr);
   if (settings.up.ffn > 0) set_log_name("attention0");
+  if (settings.up.attention > 1) {
+    TANDEM_TRY(check_trace_requests(settings, "with up.attention " + std::to_string(settings.up.attention)));
+  }
   TANDEM_TRY(read_model_config(settings.model));
   std::unique_ptr<ApiServer> server;
   if (!settings.up.once) {
@@ -157,6 +171,7 @@ Result<int> run_up(Settings& settings) {
   TANDEM_ASSIGN(ServedModel model, read_model(settings));
   TANDEM_ASSIGN(const std::unique_ptr<Deployment> deployment, Deployment::start(settings));
   tell_ranks(settings, deployment->ranks());
+  model.trace = deployment->trace_source();
   TANDEM_TRY(answer_sample(settings, text, deployment->engine()));
   if (settings.up.once) return kExitSuccess;
   serve_until_stopped(settings, stop, *server, std::move(model), deployment->engine(),

@@ -45,7 +45,7 @@ std::vector<Command> make_commands() {
       {"serving.host", "serving.port", "serving.reasoning_parser", "serving.tool_call_parser",
        "serving.api_key", "serving.api_key_file", "serving.ssl_certfile", "serving.ssl_keyfile",
        "serving.allowed_origins", "serving.max_body_bytes", "serving.request_timeout_s",
-       "serving.queue_timeout_s", "serving.drain_s", "up.once", "up.question"});
+       "serving.queue_timeout_s", "serving.drain_s", "serving.trace_requests", "up.once", "up.question"});
 
   std::vector<Command> table;
   table.push_back(
@@ -70,19 +70,19 @@ std::vector<Command> make_commands() {
                    "model",
                    {},
                    run_serve});
-  table.push_back({"attention",
-                   "the attention role: serves the OpenAI API or fronts, with the experts on FFN ranks",
-                   "Waits for its FFN ranks, whichever starts first.\n"
-                   "Example: tandem attention --model models/arith --ffn tcp://10.0.0.2:7000\n"
-                   "Several ranks: --ffn "
-                   "tcp://10.0.0.2:7000,tcp://10.0.0.3:7000\n"
-                   "For a front: --attention-listen tcp://127.0.0.1:7100 (tandem serve --attention ...)",
-                   with({"afd.", "serving.", "vllm."}),
-                   {"afd.attention", "afd.listen", "afd.role", "afd.ffn_rank", "afd.keep_serving",
-                    "afd.metrics_listen"},
-                   "model",
-                   {},
-                   run_attention});
+  table.push_back(
+      {"attention",
+       "the attention role: serves the OpenAI API or fronts, with the experts on FFN ranks",
+       "Waits for its FFN ranks, whichever starts first.\n"
+       "Example: tandem attention --model models/arith --ffn tcp://10.0.0.2:7000\n"
+       "Several ranks: --ffn "
+       "tcp://10.0.0.2:7000,tcp://10.0.0.3:7000\n"
+       "For a front: --attention-listen tcp://127.0.0.1:7100 (tandem serve --attention ...)",
+       with({"afd.", "serving.", "vllm."}),
+       {"afd.attention", "afd.listen", "afd.role", "afd.ffn_rank", "afd.keep_serving", "afd.metrics_listen"},
+       "model",
+       {},
+       run_attention});
   table.push_back(
       {"ffn",
        "the FFN role: holds the experts and computes for attention ranks",
@@ -90,9 +90,9 @@ std::vector<Command> make_commands() {
        "Example: tandem ffn --model models/arith --listen tcp://127.0.0.1:7000\n"
        "One of several: --ffn tcp://10.0.0.2:7000,tcp://10.0.0.3:7000 --ffn-rank 1\n"
        "With --connector m2n --compute-gate-on-attention: --num-ffn-ranks 2 --ffn-rank 1 would do",
-       with({"afd.", "vllm."}),
+       with({"afd.", "vllm.", "serving.trace_requests", "serving.api_key", "serving.api_key_file"}),
        {"afd.attention", "afd.attention_listen", "afd.attention_rank", "afd.role", "afd.connect_timeout_s",
-        "engine.trace", "engine.trace_events"},
+        "engine.trace"},
        "model",
        {},
        run_ffn});
@@ -116,7 +116,7 @@ std::vector<Command> make_commands() {
   std::vector<std::string> not_traced = of_a_server;
   not_traced.emplace_back("engine.trace");
   table.push_back(
-      {"trace", "run prompts, record every lane, wire and FFN rank, and say where the time went",
+      {"trace", "record every lane, wire and FFN rank of a run, or of servers, and say where the time went",
        "Random prompts (--sequences, --prompt-tokens), or those of --prompt or --prompts-file, in any "
        "placement.\n"
        "Writes Chrome trace JSON, which ui.perfetto.dev loads, and prints for each attention rank what of "
@@ -125,10 +125,12 @@ std::vector<Command> make_commands() {
        "are\n"
        "compared: FFN ranks may be on hosts whose clocks are hours apart. --read prints that of a trace "
        "which\n"
-       "--trace of a server wrote.\n"
+       "--trace of a server wrote; --url asks servers that run with --trace-requests for their next "
+       "--seconds.\n"
        "Examples: tandem trace --model models/arith --ffn 2 --connector m2n --compute-gate-on-attention\n"
        "          tandem trace --model DIR --ffn-addresses tcp://10.0.0.2:7000 --sequences 32 --output "
-       "trace.json",
+       "trace.json\n"
+       "          tandem trace --url http://127.0.0.1:8000,http://10.0.0.2:9100 --seconds 5",
        with({"afd.", "serving.", "up.", "generate.", "trace.", "vllm.enforce_eager",
              "vllm.compilation_config"}),
        [&] {
@@ -342,9 +344,12 @@ std::vector<Command> make_commands() {
   table.push_back(
       {"bench sharing",
        "measure many clients on one pool of experts: merged, first in first out, colocated, beside a flood",
-       "An FFN rank of this process over random experts, and clients that each have one request under way; no "
-       "attention is\ncomputed. The arms take turns in slices. A token is a row through all layers; bytes are "
-       "those of the experts that\ncalls read. The first arm is what the others' x is of. Clients and pool share "
+       "An FFN rank of this process over random experts, and clients that each have one request under way; "
+       "no "
+       "attention is\ncomputed. The arms take turns in slices. A token is a row through all layers; bytes "
+       "are "
+       "those of the experts that\ncalls read. The first arm is what the others' x is of. Clients and pool "
+       "share "
        "the CPUs.\n"
        "Examples: tandem bench sharing\n"
        "          tandem bench sharing --arms merge,colocated --clients 8 --layers 4\n"
@@ -434,7 +439,8 @@ std::vector<Command> make_commands() {
        "Status 0: no case failed. 1: some did. 2: the rank cannot be tested (unreachable, one of\n"
        "several, another key), or no case has such a name.\n"
        "The rank states its own settings; --model DIR compares its results with that model as well. Run it "
-       "with\nthe gate on either side: the routing travels in one placement only. It is a client among others: "
+       "with\nthe gate on either side: the routing travels in one placement only. It is a client among "
+       "others: "
        "a\nrank that serves goes on serving.\n"
        "A rank with a key or certificates is tested with the --peer-key-file or --peer-tls-... of its clients, and\n"
        "by strangers as well (security.*): a wrong, half or missing proof, messages before it, hellos outside of\n"

@@ -1,9 +1,8 @@
-// tandem trace: runs prompts in a placement, records what lanes, wire and experts did, and says where the
-// time went.
+// tandem trace: runs prompts in a placement, or asks ranks that run, records what lanes, wire and experts
+// did, and says where the time went.
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -14,6 +13,7 @@
 #include "cli/deployment.h"
 #include "cli/model_folder.h"
 #include "cli/prompt_lines.h"
+#include "cli/trace_fetch.h"
 #include "cli/trace_file.h"
 
 namespace tandem {
@@ -54,14 +54,11 @@ Result<std::vector<GenerationRequest>> prompts_of(const Settings& settings) {
   return reader.all();
 }
 
-// Gone when the command ends, however it does.
-struct PartFiles {
-  std::vector<std::string> paths;
-  ~PartFiles() {
-    std::error_code ignored;
-    for (const std::string& path : paths) std::filesystem::remove(path, ignored);
-  }
-};
+// Before anything is done for it.
+Status check_writable(const std::string& output) {
+  if (std::ofstream(output)) return {};
+  return make_error(ErrorCode::invalid_argument, "trace.output: cannot write " + output);
+}
 
 Result<int> print_file(const Settings& settings, const std::string& path) {
   TANDEM_ASSIGN(const std::string times, read_dead_times(path));
@@ -75,18 +72,25 @@ Result<int> print_file(const Settings& settings, const std::string& path) {
   return kExitSuccess;
 }
 
+// Of ranks that run.
+Result<int> fetch_and_print(const Settings& settings) {
+  TANDEM_TRY(check_writable(settings.trace.output));
+  TANDEM_TRY(fetch_traces(settings.trace));
+  TANDEM_ASSIGN(const int code, print_file(settings, settings.trace.output));
+  if (!settings.json) std::printf("\n%s: open it in ui.perfetto.dev\n", settings.trace.output.c_str());
+  return code;
+}
+
 }  // namespace
 
 Result<int> run_trace(Settings& settings) {
   if (!settings.trace.read.empty()) return print_file(settings, settings.trace.read);
+  if (!settings.trace.url.empty()) return fetch_and_print(settings);
   TANDEM_TRY(read_model_config(settings.model));
   const std::string& output = settings.trace.output;
   TANDEM_ASSIGN(const std::vector<GenerationRequest> requests, prompts_of(settings));
-  // Before anything is loaded for it.
-  if (!std::ofstream(output))
-    return make_error(ErrorCode::invalid_argument, "trace.output: cannot write " + output);
-
-  PartFiles parts;
+  TANDEM_TRY(check_writable(output));
+  TemporaryFiles parts;
   for (int64_t rank = 0; rank < settings.up.attention; ++rank)
     parts.paths.push_back(rank_trace_path(output, rank));
   Settings traced = settings;

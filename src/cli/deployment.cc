@@ -281,6 +281,9 @@ Deployment::~Deployment() = default;
 Engine& Deployment::engine() {
   return impl_->front ? impl_->front->engine() : impl_->engine->engine();
 }
+TraceSource Deployment::trace_source() const {
+  return impl_->engine ? impl_->engine->trace_source() : TraceSource{};
+}
 std::vector<RankFacts> Deployment::ranks() const {
   std::vector<RankFacts> ranks = impl_->attention_ranks;
   ranks.insert(ranks.end(), impl_->ffn_ranks.begin(), impl_->ffn_ranks.end());

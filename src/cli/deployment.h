@@ -20,6 +20,8 @@ class Deployment {
 
   Engine& engine();
   std::vector<RankFacts> ranks() const;
+  // EngineHost::trace_source; without a ring where the attention ranks are behind a front.
+  TraceSource trace_source() const;
   // What each rank has waited and routed since its start; one that does not say is named with the reason.
   // From the thread that started the deployment.
   std::vector<RankCounters> counters();

@@ -106,14 +106,14 @@ struct EngineHost::Impl {
   std::unique_ptr<MoeBlock> local;    // what attention runs of a MoE layer itself
   std::unique_ptr<FfnPort> port;
   std::unique_ptr<Model> model;
-  std::string trace_path;
+  std::string trace_path;                   // empty: what is recorded is not written when this ends
   std::unique_ptr<TraceRing> trace;         // null: nothing is recorded
   std::unique_ptr<AttentionWorker> worker;  // last: it stops before what it uses goes
   RankFacts facts;
   std::shared_ptr<const PeerSecurity> security;  // of the connections to FFN ranks
 
   ~Impl() {
-    if (!trace) return;
+    if (!trace || trace_path.empty()) return;
     worker.reset();  // it writes no more events
     const Status written = write_trace(trace_path, *trace, {facts.role, facts.rank});
     written ? log_info("trace: written to " + trace_path) : log_error(written.error().message);
@@ -244,11 +244,12 @@ struct EngineHost::Impl {
     options.vocab_size = config.vocab_size;
     options.on_start = [this] { compute->pool().bind_caller(); };
     options.eos_token_ids = eos_token_ids;
-    if (!settings.engine.trace.empty()) {
-      trace_path = settings.engine.trace;
+    trace_path = settings.engine.trace;
+    if (!trace_path.empty() || settings.serving.trace_requests) {
       trace = std::make_unique<TraceRing>(static_cast<size_t>(settings.engine.trace_events));
       options.trace = trace.get();
     }
+    if (!trace_path.empty()) trace->ask();
     if (file_exists(settings.model + "/tokenizer.json")) {
       options.vocabulary = [folder = settings.model]() -> Result<std::shared_ptr<const TokenTrie>> {
         TANDEM_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(folder));
@@ -301,6 +302,13 @@ Engine& EngineHost::engine() {
 }
 const RankFacts& EngineHost::facts() const {
   return impl_->facts;
+}
+TraceSource EngineHost::trace_source() const {
+  TraceRing* const ring = impl_->trace.get();
+  return {ring, !impl_->trace_path.empty(),
+          [ring, rank = TracedRank{impl_->facts.role, impl_->facts.rank}](const TraceWindow& window) {
+            return trace_text(*ring, window, rank);
+          }};
 }
 
 Result<std::unique_ptr<EngineHost>> EngineHost::create(const Settings& settings,

@@ -11,6 +11,7 @@
 #include "attention/engine.h"
 #include "cli/settings.h"
 #include "model/model_config.h"
+#include "serving/trace_endpoint.h"
 
 namespace tandem {
 
@@ -42,6 +43,8 @@ class EngineHost {
 
   Engine& engine();
   const RankFacts& facts() const;
+  // What traces can be asked for; without a ring where the settings want none.
+  TraceSource trace_source() const;
 
  private:
   struct Impl;

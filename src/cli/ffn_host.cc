@@ -10,13 +10,16 @@
 #include "base/log.h"
 #include "cli/compute.h"
 #include "cli/drafts.h"
+#include "cli/http_front.h"
 #include "cli/model_folder.h"
 #include "cli/peer_settings.h"
+#include "cli/trace_file.h"
 #include "ffn/ffn_worker.h"
 #include "model/model.h"
 #include "serving/ffn_metrics.h"
 #include "serving/http_server.h"
 #include "serving/serving_metrics.h"
+#include "serving/trace_endpoint.h"
 
 namespace tandem {
 
@@ -72,15 +75,27 @@ struct FfnHost::Impl {
   std::unique_ptr<Compute> compute;
   ModelWeights weights;
   std::unique_ptr<MoeBlock> block;
-  std::unique_ptr<MoeBlock> urgent;     // of the same weights: decode between two pieces of prefill
-  std::unique_ptr<FfnWorker> worker;    // it stops before what it uses goes
-  std::unique_ptr<HttpServer> metrics;  // asks the worker
+  std::unique_ptr<MoeBlock> urgent;       // of the same weights: decode between two pieces of prefill
+  std::unique_ptr<TraceRing> trace;       // null: nothing is recorded
+  std::unique_ptr<FfnWorker> worker;      // it stops before what it uses goes
+  std::unique_ptr<TraceEndpoint> traces;  // of `trace`
+  std::unique_ptr<HttpServer> metrics;    // asks the worker and `traces`
   RankFacts facts;
 
-  Status serve_metrics(const std::string& address);
+  Status serve_metrics(const Settings& settings);
 };
 
-Status FfnHost::Impl::serve_metrics(const std::string& address) {
+namespace {
+
+// Refusals of this listener: one line, for monitors and people.
+HttpResponse refusal_text(int status, const std::string& message, std::string_view /*path*/) {
+  return {.status = status, .content_type = "text/plain", .body = message + "\n"};
+}
+
+}  // namespace
+
+Status FfnHost::Impl::serve_metrics(const Settings& settings) {
+  const std::string& address = settings.afd.metrics_listen;
   const size_t colon = address.rfind(':');
   uint16_t port = 0;
   const char* end = address.data() + address.size();
@@ -95,12 +110,32 @@ Status FfnHost::Impl::serve_metrics(const std::string& address) {
   options.port = port;
   options.max_connections = 16;  // of monitors, which poll every few seconds
   options.max_body_bytes = 1024;
+  options.error_response = refusal_text;
+  TANDEM_ASSIGN(options.access, access_of(settings.serving));
+  if (trace != nullptr && !is_loopback(options.host) && options.access.api_keys.empty() &&
+      !settings.afd.insecure) {
+    return make_error(
+        ErrorCode::invalid_argument,
+        "afd.metrics_listen: other hosts reach " + address +
+            " and serving.trace_requests lets whoever does record this rank; give --api-key-file, "
+            "or say --insecure on a network that nobody else is in");
+  }
+  traces = std::make_unique<TraceEndpoint>(
+      TraceEndpointOptions{.on = trace != nullptr, .error_response = refusal_text});
+  if (trace != nullptr) {
+    traces->attach({trace.get(), false, [this](const TraceWindow& window) {
+                      return trace_text(*trace, window, {"ffn", facts.rank});
+                    }});
+  }
   RouteTable routes;
   routes.add("GET", "/metrics",
              [this](const std::shared_ptr<HttpRequest>&, const std::shared_ptr<ResponseWriter>& writer) {
                writer->respond({.content_type = ServingMetrics::content_type(),
                                 .body = ffn_metrics_text(worker->stats(), worker->clients())});
              });
+  routes.add("GET", kTracePath,
+             [this](const std::shared_ptr<HttpRequest>& request,
+                    const std::shared_ptr<ResponseWriter>& writer) { traces->handle(request, writer); });
   TANDEM_ASSIGN(metrics, HttpServer::start(std::move(options), std::move(routes)));
   facts.metrics = metrics->url() + "/metrics";
   log_info("metrics at " + facts.metrics);
@@ -116,6 +151,7 @@ std::optional<Error> FfnHost::misfit() const {
   return impl_->worker->misfit();
 }
 void FfnHost::stop(Duration drain_limit) {
+  if (impl_->traces) impl_->traces->stop();  // its answer leaves while requests do
   impl_->worker->stop(drain_limit);
 }
 
@@ -188,11 +224,17 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
       settings.chooses_replicas_by_experts() ? ReplicaChoice::by_experts : ReplicaChoice::by_row;
   options.pieces = held_pieces(moe_layers(impl->config, impl->weights), {rank, 0});
   options.may_spin = io_may_spin(impl->compute->pool().threads(), roles, 1);
+  if (settings.serving.trace_requests && !settings.afd.metrics_listen.empty()) {
+    impl->trace = std::make_unique<TraceRing>(static_cast<size_t>(settings.engine.trace_events));
+    options.trace = impl->trace.get();
+  }
   TANDEM_ASSIGN(impl->worker, FfnWorker::create(options, *impl->block, impl->urgent.get()));
 
-  if (!settings.afd.metrics_listen.empty()) TANDEM_TRY(impl->serve_metrics(settings.afd.metrics_listen));
   impl->facts.role = "ffn";
   impl->facts.rank = rank;
+  if (!settings.afd.metrics_listen.empty()) {
+    TANDEM_TRY(impl->serve_metrics(settings));
+  }
   impl->facts.pid = ::getpid();
   impl->facts.address = impl->worker->address();
   impl->facts.transport = impl->facts.address.substr(0, impl->facts.address.find(':'));

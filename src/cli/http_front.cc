@@ -20,6 +20,8 @@ constexpr auto kTendInterval = std::chrono::milliseconds(200);
 // microseconds.
 constexpr auto kFileInterval = std::chrono::seconds(1);
 
+}  // namespace
+
 Result<HttpAccess> access_of(const ServingSettings& serving) {
   HttpAccess access;
   access.allowed_origins = serving.allowed_origins;
@@ -30,6 +32,8 @@ Result<HttpAccess> access_of(const ServingSettings& serving) {
   access.api_keys.insert(access.api_keys.end(), keys->begin(), keys->end());
   return access;
 }
+
+namespace {
 
 // The files of keys and certificates, and whether they have changed.
 class WatchedFiles {
@@ -116,6 +120,7 @@ void tell_ranks(const Settings& settings, const std::vector<RankFacts>& ranks) {
 Result<std::unique_ptr<ApiServer>> start_server(const Settings& settings) {
   ApiServerOptions options;
   const ServingSettings& serving = settings.serving;
+  options.trace_requests = serving.trace_requests;
   HttpServerOptions& http = options.http;
   http.host = serving.host;
   http.port = static_cast<uint16_t>(serving.port);

@@ -21,6 +21,9 @@ std::string served_name(const Settings& settings);
 // Tokenizer, chat format and defaults of the model folder.
 Result<ServedModel> read_model(const Settings& settings);
 
+// Keys and origins of the settings; invalid_argument: a file of keys that cannot be read.
+Result<HttpAccess> access_of(const ServingSettings& serving);
+
 // What the process tells whoever started it, one line each on standard output: words, or JSON objects with
 // --json.
 void tell(const Settings& settings, const char* event, const std::string& url);

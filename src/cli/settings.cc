@@ -89,9 +89,10 @@ OptionSet Settings::declare() {
       "engine.trace", engine.trace,
       "File for what the lanes of this attention rank did, and how long wire and experts took, written when "
       "it ends: Chrome trace JSON for ui.perfetto.dev (tandem trace --read prints its summary). Of several "
-      "attention ranks that one command starts each adds .attentionN. Empty: nothing is recorded.");
+      "attention ranks that one command starts each adds .attentionN. Empty: nothing is recorded, but what "
+      "serving.trace_requests lets somebody ask for.");
   set.integer("engine.trace_events", engine.trace_events, 1024, 1 << 26,
-              "Events that are kept for it, of 64 bytes each; the oldest go first, and are counted.");
+              "Events that are kept for traces, of 64 bytes each; the oldest go first, and are counted.");
 
   set.choice("afd.role", afd.role, {"none", "attention", "ffn"},
              "This process's role; none: both halves in one process.");
@@ -151,8 +152,10 @@ OptionSet Settings::declare() {
   set.integer("afd.expert_replicas", afd.expert_replicas, 1, 1024,
               "FFN ranks, or groups of them, that hold each expert; a row goes to one of them.");
   set.choice("afd.replica_choice", afd.replica_choice, {"auto", "row", "experts"},
-             "Which replica computes a row's expert: row, a hash of the row's routing, so that no bit depends on batching; "
-             "experts, where rows are few, such that no rank reads many more experts than another; auto: experts with "
+             "Which replica computes a row's expert: row, a hash of the row's routing, so that no bit "
+             "depends on batching; "
+             "experts, where rows are few, such that no rank reads many more experts than another; auto: "
+             "experts with "
              "engine.deterministic, where no bit depends on it either.");
   set.choice(
       "afd.activation_dtype", afd.activation_dtype, {"auto", "bf16", "f32", "fp8", "mxfp8", "int8"},
@@ -249,6 +252,12 @@ OptionSet Settings::declare() {
            "time.");
   set.integer("serving.drain_s", serving.drain_s, 0, 3600,
               "How long open replies may go on when the server is asked to stop, in seconds.");
+
+  set.boolean(
+      "serving.trace_requests", serving.trace_requests,
+      "Answer GET /debug/trace (tandem trace --url): what the lanes of this process, or an FFN rank at "
+      "afd.metrics_listen, do in the next seconds; with engine.trace also in the last ones. Who may use the "
+      "API may ask. Memory for engine.trace_events is taken once somebody does.");
 
   set.integer("up.attention", up.attention, 1, 1024, "Attention ranks to start.");
   set.integer("up.ffn", up.ffn, 0, 1024, "FFN ranks to start; 0: colocated.");

@@ -89,6 +89,7 @@ struct ServingSettings {
   int64_t max_body_bytes = 32 << 20;  // a prompt of a million tokens as JSON numbers is some 8 MB
   double request_timeout_s = 0, queue_timeout_s = 0;  // 0: none
   int64_t drain_s = 10;
+  bool trace_requests = false;
 };
 
 struct UpSettings {
@@ -201,6 +202,10 @@ struct TraceSettings {
   std::string output = "trace.json", read;
   std::vector<std::string> ffn_addresses;
   int64_t sequences = 8, prompt_tokens = 64;
+  std::vector<std::string> url;  // of ranks that run
+  std::string api_key;
+  double seconds = 5;
+  bool last = false;
 };
 
 struct ConfigurationSettings {
@@ -234,7 +239,8 @@ struct Settings {
   // Shared experts follow the gate unless said otherwise.
   bool shared_experts_on_attention() const;
 
-  // Whether replicas are chosen by the experts that are asked for: as the settings say, or where no bit depends on it.
+  // Whether replicas are chosen by the experts that are asked for: as the settings say, or where no bit
+  // depends on it.
   bool chooses_replicas_by_experts() const;
 
   // Of graph mode, ascending; none when eager. Refused: what is not an ascending list of 1..4096.

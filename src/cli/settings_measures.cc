@@ -85,6 +85,14 @@ void declare_trace(OptionSet& set, TraceSettings& trace) {
   set.text("trace.output", trace.output,
            "File for the trace: Chrome trace JSON, as ui.perfetto.dev loads it.");
   set.text("trace.read", trace.read, "Print the summary of this trace instead of making one.");
+  set.list(
+      "trace.url", trace.url,
+      "Servers and FFN ranks that run (http://127.0.0.1:8000): traced as they are (serving.trace_requests "
+      "lets them), all at once, into one file.");
+  set.text("trace.api_key", trace.api_key, "Bearer token for these; empty: none.");
+  set.real("trace.seconds", trace.seconds, 0.1, 60, "How long they are traced.");
+  set.boolean("trace.last", trace.last,
+              "The last seconds instead of the next, of ranks that record all the time (engine.trace).");
   set.list("trace.ffn_addresses", trace.ffn_addresses,
            "FFN ranks that run already, in order of rank; none: up.ffn of them are started.");
   set.integer("trace.sequences", trace.sequences, 1, 4096,

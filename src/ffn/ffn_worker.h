@@ -16,6 +16,7 @@
 
 #include "afd/split_settings.h"
 #include "base/clock.h"
+#include "base/trace_ring.h"
 #include "ffn/exchange_links.h"
 #include "ffn/ffn_scheduler.h"
 #include "ffn/ffn_stats.h"
@@ -35,8 +36,8 @@ struct FfnWorkerOptions {
   // exchange rows. The own address is not used.
   std::vector<std::string> ffn_addresses;
   ExchangeKind exchange = ExchangeKind::automatic;
-  // How a home chooses replicas. by_experts: such a group's parts go by alltoall, unless `exchange` is allgather,
-  // whose receivers can choose by row only.
+  // How a home chooses replicas. by_experts: such a group's parts go by alltoall, unless `exchange` is
+  // allgather, whose receivers can choose by row only.
   ReplicaChoice replica_choice = ReplicaChoice::by_row;
   uint32_t slots_per_channel = 8;  // credits in each direction, for each client; equal on both sides
   uint32_t max_sessions = 64;      // clients; connections that are none yet have a limit of their own
@@ -53,6 +54,8 @@ struct FfnWorkerOptions {
   // time before it sleeps (transport/idle_spin.h).
   bool may_spin = false;
   std::function<void()> on_start = {};  // called first on the compute thread; may be empty
+  // Where the compute thread records its calls and waits, while somebody asks for it; outlives the worker.
+  TraceRing* trace = nullptr;
 };
 
 class FfnWorker {

@@ -34,11 +34,21 @@ void FfnWorker::Impl::collect_answers() {
 }
 
 bool FfnWorker::Impl::wait_for_group(std::vector<WaitingTile>& group) {
+  if (options.trace != nullptr) options.trace->turn();
+  const Instant began = now();
+  const bool others_owe = homes != nullptr && homes->parked() > 0;
   {
     const std::lock_guard lock(stats_mutex);
-    waiting_since = now();
+    waiting_since = began;
   }
   const bool taken = queue.take_group(group, home_has_room());
+  if (traced()) {
+    options.trace->add({.begin_ns = trace_time(began),
+                        .end_ns = trace_time(now()),
+                        .rank = static_cast<uint16_t>(others_owe ? 1 : 0),
+                        .kind = TraceKind::wait});
+  }
+  if (options.trace != nullptr) options.trace->turn();  // it may have been a long wait
   const std::lock_guard lock(stats_mutex);
   count_wait();
   waiting_since.reset();
@@ -96,14 +106,27 @@ void FfnWorker::Impl::run_group(std::vector<WaitingTile>& group, Bench& bench) {
     prefill_began = start;
     preempted = preempted_region = Duration::zero();
   }
-  count_group(group, choice);  // before the replies: who has a reply finds it counted
+  const uint64_t clients = count_group(group, choice);  // before the replies: who has one finds it counted
+  TraceEvent call{.begin_ns = trace_time(start),
+                  .name = choice.program != nullptr ? 1u : 0u,
+                  .layer = group.front().tile.header.layer,
+                  .lane = static_cast<uint16_t>(group.size()),
+                  .rank = static_cast<uint16_t>(clients),
+                  .kind = TraceKind::call,
+                  .row_class = group.front().tile.header.row_class};
+  for (const WaitingTile& waiting : group) call.rows += waiting.tile.header.rows;
   TileBatch& used = choice.program != nullptr ? choice.program->batch : bench.batch;
   if (home) {
     run_homes(group, start, choice.program != nullptr, used, bench);
   } else {
     merge(group, start, used, bench);
   }
-  Duration elapsed = now() - start;
+  const Instant end = now();
+  if (traced()) {
+    call.end_ns = trace_time(end);
+    options.trace->add(call);
+  }
+  Duration elapsed = end - start;
   Duration host = elapsed - (region_time_of_this_thread() - computed);
   if (pieces) {  // what went between is counted for itself
     cut = false;
@@ -239,8 +262,8 @@ FfnTimes FfnWorker::Impl::times_of(const WaitingTile& waiting, Instant start, In
           .residence_us = microseconds_since(waiting.arrived, end)};
 }
 
-void FfnWorker::Impl::count_group(const std::vector<WaitingTile>& group,
-                                  const PreparedPrograms::Choice& choice) {
+uint64_t FfnWorker::Impl::count_group(const std::vector<WaitingTile>& group,
+                                      const PreparedPrograms::Choice& choice) {
   uint64_t clients = 0;
   for (size_t i = 0; i < group.size(); ++i) {
     const auto same = [&](const WaitingTile& tile) { return tile.session == group[i].session; };
@@ -255,6 +278,7 @@ void FfnWorker::Impl::count_group(const std::vector<WaitingTile>& group,
   stats.max_clients_in_group = std::max(stats.max_clients_in_group, clients);
   stats.tiles += group.size();
   for (const WaitingTile& tile : group) stats.rows += tile.tile.header.rows;
+  return clients;
 }
 
 // stats_mutex is held.

@@ -79,6 +79,7 @@ struct FfnWorker::Impl {
   void preempt();
   // TileQueue::take_group, with the time that it waits counted.
   bool wait_for_group(std::vector<WaitingTile>& group);
+  bool traced() const { return options.trace != nullptr && options.trace->on(); }
   // Holding stats_mutex. A wait that is going on counts up to now: a report between two tiles is whole.
   void count_wait();
   bool home_has_room() const { return homes == nullptr || homes->has_room(); }
@@ -98,7 +99,8 @@ struct FfnWorker::Impl {
   static void let_go(WaitingTile& tile);
   static void let_go(std::vector<WaitingTile>& group);
   static FfnTimes times_of(const WaitingTile& waiting, Instant start, Instant end);
-  void count_group(const std::vector<WaitingTile>& group, const PreparedPrograms::Choice& choice);
+  // Returns the number of clients.
+  uint64_t count_group(const std::vector<WaitingTile>& group, const PreparedPrograms::Choice& choice);
   void count_execution(const std::vector<WaitingTile>& group, const PreparedPrograms::Choice& choice);
   // `host`: of the time spent, what was not computing.
   void count_compute(bool prefill, bool replay, uint32_t spent, Duration host);

@@ -310,9 +310,11 @@ Advance Executor::advance(Lane& lane, Instant yield_at) {
       if (operation.kind() != OperationKind::attend) status = device_.run(operation, step);
     }
     if (status) {
+      // Also while nothing is recorded: the answer may come when something is.
+      if (trace_ != nullptr && operation.kind() == OperationKind::submit)
+        lane.submitted_layer_ = lane.traced_[lane.next_].layer;
       if (trace != nullptr) {
         const Lane::TracedOperation& traced = lane.traced_[lane.next_];
-        if (operation.kind() == OperationKind::submit) lane.submitted_layer_ = traced.layer;
         const Instant ended = now();
         trace->add({.begin_ns = trace_time(began),
                     .end_ns = trace_time(ended),

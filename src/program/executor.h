@@ -71,12 +71,12 @@ class Lane {
   Instant started_;
   std::optional<Instant> waiting_since_;
 
-  // While a trace is recorded.
+  // Where a trace may be recorded.
   struct TracedOperation {
     uint32_t name = 0;
     uint16_t layer = kNoTraceLayer;
   };
-  std::vector<TracedOperation> traced_;  // [operations], the same of all programs; empty: no trace
+  std::vector<TracedOperation> traced_;  // [operations], the same of all programs; empty: without a ring
   Instant activated_;                    // the step, or its head again
   uint16_t submitted_layer_ = kNoTraceLayer;
 };

@@ -19,7 +19,8 @@ TEST_F(ExecutorTest, RecordsOperationsExchangesAndStepsOnceTheTraceIsOn) {
   };
   run();
   EXPECT_TRUE(ring.events().empty()) << "it is not on yet";
-  ring.start();
+  ring.ask();
+  EXPECT_TRUE(ring.turn());
   run();
   std::vector<std::string> operations;
   int64_t last_end = 0;

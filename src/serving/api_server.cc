@@ -11,6 +11,7 @@
 #include "serving/completion_service.h"
 #include "serving/openapi.h"
 #include "serving/serving_metrics.h"
+#include "serving/trace_endpoint.h"
 #include "serving/worker_pool.h"
 
 namespace tandem {
@@ -37,6 +38,7 @@ struct ApiServer::Impl {
   std::shared_ptr<WorkerPool> delivery = std::make_shared<WorkerPool>(1, SIZE_MAX, "tandem-deliver");
   std::unique_ptr<WorkerPool> prepare;
   CompletionService service{delivery, metrics};
+  std::unique_ptr<TraceEndpoint> traces;
 
   mutable std::mutex mutex;  // for the next three
   std::shared_ptr<const ServedModel> model;
@@ -207,6 +209,8 @@ struct ApiServer::Impl {
                        .content_type = ServingMetrics::content_type(),
                        .body = metrics->text(served ? served->engine : nullptr)});
     });
+    table.add("GET", kTracePath,
+              [this](const Request& request, const Writer& writer) { traces->handle(request, writer); });
     table.add("GET", "/props", [this](Request, Writer writer) { props(writer); });
     table.add("GET", "/v1/models", [this](Request, Writer writer) { models(writer); });
     table.add("GET", "/v1/models/*", [this](Request request, Writer writer) { one_model(request, writer); });
@@ -254,6 +258,8 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(ApiServerOptions options) {
   impl->prepare =
       std::make_unique<WorkerPool>(options.prepare_threads, options.max_waiting_requests, "tandem-prepare");
   impl->options = options;
+  impl->traces = std::make_unique<TraceEndpoint>(
+      TraceEndpointOptions{.on = options.trace_requests, .error_response = options.http.error_response});
   TANDEM_ASSIGN(impl->http, HttpServer::start(std::move(options.http), impl->routes()));
   return std::unique_ptr<ApiServer>(new ApiServer(std::move(impl)));
 }
@@ -272,6 +278,7 @@ void ApiServer::set_progress(std::string stage, double fraction) {
 }
 
 void ApiServer::set_ready(ServedModel model) {
+  impl_->traces->attach(model.trace);
   auto shared = std::make_shared<const ServedModel>(std::move(model));
   const std::lock_guard lock(impl_->mutex);
   impl_->model = std::move(shared);
@@ -283,6 +290,7 @@ Status ApiServer::reload(HttpAccess access, const std::string& tls_certificate_f
 }
 
 void ApiServer::stop(Duration drain) {
+  impl_->traces->stop();  // a window of a minute does not hold up the end
   impl_->http->stop(drain);
   impl_->prepare->stop();
   impl_->delivery->stop();

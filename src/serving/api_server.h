@@ -18,7 +18,8 @@ struct ApiServerOptions {
   int prepare_threads = 2;
   // Requests that wait for such a thread; one more is answered 429.
   size_t max_waiting_requests = 1024;
-  bool access_log = true;  // one line a request; /health, /ready and /metrics only at the debug level
+  bool trace_requests = false;  // whether GET /debug/trace is answered
+  bool access_log = true;       // one line a request; /health, /ready and /metrics only at the debug level
 };
 
 class ApiServer {

@@ -66,6 +66,11 @@ class HttpServer::Impl {
   Status start(HttpServerOptions options, RouteTable routes) {
     context_->options = std::move(options);
     context_->routes = std::move(routes);
+    if (!context_->options.error_response) {
+      context_->options.error_response = [](int status, const std::string& message, std::string_view) {
+        return HttpResponse{.status = status, .content_type = "text/plain", .body = message + "\n"};
+      };
+    }
     const HttpServerOptions& given = context_->options;
     if (!given.tls_certificate_file.empty()) {
       TANDEM_ASSIGN(context_->tls, TlsContext::load(given.tls_certificate_file, given.tls_key_file));

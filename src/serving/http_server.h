@@ -39,7 +39,7 @@ struct HttpServerOptions {
   Duration write_timeout = std::chrono::seconds(60);
 
   // The reply for what the server itself refuses: 400, 401, 404, 405, 408, 413, 431, 500, 503. `path`: as far
-  // as it is known, else "". I/O thread, must not block.
+  // as it is known, else "". I/O thread, must not block. Empty: the message as a line of text.
   std::function<HttpResponse(int status, std::string message, std::string_view path)> error_response = {};
   // I/O thread, must not block. Optional.
   std::function<void(const HttpRecord&)> on_complete = {};

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "serving/openapi_schemas.h"
+#include "serving/trace_endpoint.h"
 
 namespace tandem {
 
@@ -97,6 +98,15 @@ Json paths() {
   out["/health"] = get("Whether the server works", "application/json", reference("State"), true);
   out["/ready"] = get("Whether it takes requests now", "application/json", reference("State"), true);
   out["/metrics"] = get("Prometheus text", "text/plain", {{"type", "string"}}, true);
+  out[kTracePath] =
+      get("Trace of the next or the last seconds", "application/json", {{"type", "object"}}, false);
+  const Json seconds = {{"type", "number"}, {"minimum", kMinTraceSeconds}, {"maximum", kMaxTraceSeconds}};
+  Json& trace = out[kTracePath]["get"];
+  for (const char* name : {"seconds", "last"})
+    trace["parameters"].push_back(
+        {{"name", name}, {"in", "query"}, {"required", false}, {"schema", seconds}});
+  trace["responses"]["404"] = reply("off, or nothing to record here", "application/json", reference("Error"));
+  trace["responses"]["409"] = reply("one at a time", "application/json", reference("Error"));
   out["/props"] = get("Limits and defaults", "application/json", reference("Props"), false);
   out["/openapi.json"] = get("This document", "application/json", {{"type", "object"}}, false);
   return out;

@@ -13,6 +13,7 @@
 #include "serving/chat/output_parser.h"
 #include "serving/model_files.h"
 #include "serving/openai_request.h"
+#include "serving/trace_endpoint.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tandem {
@@ -36,6 +37,7 @@ struct ServedModel {
   OutputFormat output_format;          // of its answers
   std::vector<int32_t> marker_tokens;  // that output_format reads, as far as they are tokens
   std::vector<bool> known_tokens;      // [vocabulary]: ids that both the tokenizer and the engine have
+  TraceSource trace;                   // of the engine's lanes; without a ring: none are in this process
 };
 
 // Reads tokenizer, template and defaults of a model folder. A template with a construct that cannot be

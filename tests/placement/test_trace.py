@@ -37,13 +37,14 @@ def expected(prompts):
     return json.loads(tandem("generate", "--prompts-file", prompts, *FLAGS))
 
 
-def check_file(path, attention_ranks, ffn_ranks):
-    """Chrome trace JSON as a viewer wants it; the spans of each thread."""
+def check_file(path, attention_ranks, ffn_ranks, own_records=0):
+    """Chrome trace JSON as a viewer wants it; the spans of each thread. `own_records`: of FFN ranks, beside what attention says of them."""
     events = json.loads(path.read_text())["traceEvents"]
     named = {(e["pid"], e.get("tid")) for e in events if e["ph"] == "M"}
     processes = {e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert len([name for name in processes if name.startswith("FFN rank")]) == ffn_ranks
-    assert len(processes) == attention_ranks + ffn_ranks
+    assert len([name for name in processes if name.endswith("(its own record)")]) == own_records
+    assert len([name for name in processes if name.startswith("FFN rank")]) == ffn_ranks + own_records
+    assert len(processes) == attention_ranks + ffn_ranks + own_records
     threads = {}
     for event in events:
         if event["ph"] == "M":
