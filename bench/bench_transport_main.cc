@@ -1,5 +1,5 @@
-// bench_transport [--json] [--seconds S] [TRANSPORT]: what `tandem bench transport` does, without the rest of
-// the program.
+// bench_transport [--json] [--seconds S] [--security key,tls] [TRANSPORT]: what `tandem bench transport`
+// does, without the rest of the program.
 #include <cstdio>
 
 #include "bench/standalone.h"
@@ -8,6 +8,7 @@
 int main(int argc, char** argv) {
   tandem::TransportBenchOptions options;
   tandem::OptionSet flags;
+  flags.list("security", options.security, "key, tls: tcp once more, with a key and inside TLS.");
   flags.real("seconds", options.seconds, 0.001, 60, "About how long one case is measured.");
   options.progress = [](std::string_view line) {
     std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());

@@ -8,6 +8,7 @@
 
 #include "bench/bare_floor.h"
 #include "bench/transport_carrier.h"
+#include "transport/throwaway_certificates.h"
 #include "transport/transports.h"
 
 namespace tandem {
@@ -133,22 +134,35 @@ class CaseRun {
   std::vector<std::byte> source_, target_;
 };
 
-// The floor of a case stands first.
-const Measured& floor_of(const std::vector<Measured>& results, const Measured& measured) {
-  return *std::ranges::find_if(results, [&](const Measured& m) { return m.of.name == measured.of.name; });
+const Measured& of_same_case(const std::vector<Measured>& results, const Measured& measured,
+                             std::string_view transport) {
+  return *std::ranges::find_if(
+      results, [&](const Measured& m) { return m.of.name == measured.of.name && m.transport == transport; });
+}
+// What a secured connection is held against.
+const Measured* plain_of(const std::vector<Measured>& results, const Measured& measured) {
+  const size_t plus = measured.transport.find('+');
+  return plus == std::string::npos ? nullptr
+                                   : &of_same_case(results, measured, measured.transport.substr(0, plus));
 }
 
 std::string as_table(const std::vector<Measured>& results) {
-  std::string text = fmt::format("{:<26}{:<8}{:>8}{:>11}{:>11}{:>8}{:>12}{:>8}\n", "round trip of", "",
-                                 "times", "p50 us", "p99 us", "GB/s", "x floor p50", "p99");
+  const bool secured =
+      std::ranges::any_of(results, [&](const Measured& m) { return plain_of(results, m) != nullptr; });
+  std::string text =
+      fmt::format("{:<26}{:<8}{:>8}{:>11}{:>11}{:>8}{:>12}{:>8}{}\n", "round trip of", "", "times", "p50 us",
+                  "p99 us", "GB/s", "x floor p50", "p99", secured ? " x tcp p50     p99" : "");
   const std::string* last = nullptr;
   for (const Measured& m : results) {
-    const Measured& floor = floor_of(results, m);
+    const Measured& floor = of_same_case(results, m, "floor");
     const bool first = last == nullptr || *last != m.of.name;
     last = &m.of.name;
-    text += fmt::format("{:<26}{:<8}{:>8}{:>11.1f}{:>11.1f}{:>8.2f}{:>12.2f}{:>8.2f}\n",
-                        first ? m.of.name : "", m.transport, m.times.size(), m.p50() * 1e6, m.p99() * 1e6,
-                        m.gigabytes_per_second(), m.p50() / floor.p50(), m.p99() / floor.p99());
+    text += fmt::format("{:<26}{:<8}{:>8}{:>11.1f}{:>11.1f}{:>8.2f}{:>12.2f}{:>8.2f}", first ? m.of.name : "",
+                        m.transport, m.times.size(), m.p50() * 1e6, m.p99() * 1e6, m.gigabytes_per_second(),
+                        m.p50() / floor.p50(), m.p99() / floor.p99());
+    if (const Measured* plain = plain_of(results, m))
+      text += fmt::format("{:>10.2f}{:>8.2f}", m.p50() / plain->p50(), m.p99() / plain->p99());
+    text += "\n";
   }
   return text +
          "floor: two processes, the same three copies through shared slots, spinning on flags, nothing "
@@ -159,18 +173,67 @@ std::string as_json(const std::vector<Measured>& results) {
   std::string text = "{\"cases\": [";
   for (const Measured& m : results) {
     if (&m != results.data()) text += ", ";
-    const Measured& floor = floor_of(results, m);
+    const Measured& floor = of_same_case(results, m, "floor");
     text += fmt::format(
         "{{\"transport\": \"{}\", \"case\": \"{}\", \"messages\": {}, \"message_bytes\": {}, "
         "\"round_trips\": {}, \"p50_us\": {:.2f}, \"p99_us\": {:.2f}, \"gigabytes_per_second\": {:.3f}, "
-        "\"p50_of_floor\": {:.3f}, \"p99_of_floor\": {:.3f}}}",
+        "\"p50_of_floor\": {:.3f}, \"p99_of_floor\": {:.3f}",
         m.transport, m.of.name, m.of.messages, m.of.bytes, m.times.size(), m.p50() * 1e6, m.p99() * 1e6,
         m.gigabytes_per_second(), m.p50() / floor.p50(), m.p99() / floor.p99());
+    if (const Measured* plain = plain_of(results, m)) {
+      text += fmt::format(", \"p50_of_tcp\": {:.3f}, \"p99_of_tcp\": {:.3f}", m.p50() / plain->p50(),
+                          m.p99() / plain->p99());
+    }
+    text += "}";
   }
   return text + "]}\n";
 }
 
+// The schemes that are wanted, and tcp once more for each way to know a peer.
+struct Wanted {
+  std::string name;
+  std::shared_ptr<const PeerSecurity> security = nullptr;
+};
+
+Result<std::shared_ptr<const PeerSecurity>> security_of(const std::string& kind,
+                                                        const ThrowawayCertificates& certificates) {
+  if (kind == "tls") return PeerSecurity::with_tls(certificates.files());
+  constexpr std::string_view kSecret = "that of a benchmark: it protects nothing";
+  return PeerSecurity::with_key(std::as_bytes(std::span(kSecret)), "the benchmark's key");
+}
+
+Result<std::vector<Wanted>> wanted_of(const TransportBenchOptions& options,
+                                      const ThrowawayCertificates& certificates) {
+  std::vector<Wanted> wanted;
+  std::string known;
+  for (const Transport& transport : transports()) {
+    const std::string scheme(transport.scheme);
+    known += (known.empty() ? "" : ", ") + scheme;
+    if (!options.transport.empty() && options.transport != scheme) continue;
+    wanted.push_back({scheme});
+    if (scheme != "tcp") continue;
+    for (const std::string& kind : options.security) {
+      if (kind == "none") continue;
+      TANDEM_ASSIGN(auto security, security_of(kind, certificates));
+      wanted.push_back({scheme + "+" + kind, std::move(security)});
+    }
+  }
+  if (!wanted.empty()) return wanted;
+  return make_error(ErrorCode::invalid_argument,
+                    "transport \"" + options.transport + "\" is unknown; use one of: " + known);
+}
+
 Result<void> check(const TransportBenchOptions& options) {
+  for (const std::string& kind : options.security) {
+    if (kind != "none" && kind != "key" && kind != "tls") {
+      return make_error(ErrorCode::invalid_argument,
+                        "security \"" + kind + "\" is unknown; use one of: none, key, tls");
+    }
+    if (kind != "none" && !options.transport.empty() && options.transport != "tcp") {
+      return make_error(ErrorCode::invalid_argument, "security \"" + kind + "\" with transport \"" +
+                                                         options.transport + "\": it is measured over tcp");
+    }
+  }
   if (!(options.seconds > 0 && options.seconds <= kMaxSecondsPerCase)) {
     return make_error(ErrorCode::invalid_argument, fmt::format("seconds {} is not above 0 and up to {}",
                                                                options.seconds, kMaxSecondsPerCase));
@@ -188,23 +251,19 @@ Result<std::string> run_transport_bench(const TransportBenchOptions& options, bo
   TANDEM_TRY(check(options));
   const std::vector<TransportCase> cases = cases_of(options);
   const EndpointOptions endpoint = endpoint_options(cases);
+  TANDEM_ASSIGN(const auto certificates, ThrowawayCertificates::create());
+  TANDEM_ASSIGN(const std::vector<Wanted> wanted, wanted_of(options, *certificates));
   // All processes first: UCX does not outlive a fork.
   const KeptAffinity kept;
   const TwoCpus cpus = TwoCpus::detect();
   TANDEM_ASSIGN(const auto floor,
                 BareFloor::create(endpoint.slots_per_channel, endpoint.slot_bytes, cpus.second));
   std::vector<std::unique_ptr<TransportCarrier>> carriers;
-  std::string known;
-  for (const Transport& transport : transports()) {
-    const std::string scheme(transport.scheme);
-    known += (known.empty() ? "" : ", ") + scheme;
-    if (!options.transport.empty() && options.transport != scheme) continue;
-    TANDEM_ASSIGN(auto carrier, TransportCarrier::create(scheme, endpoint, settings_of(options), cpus));
+  for (const Wanted& one : wanted) {
+    EndpointOptions with = endpoint;
+    with.security = one.security;
+    TANDEM_ASSIGN(auto carrier, TransportCarrier::create(one.name, with, settings_of(options), cpus));
     carriers.push_back(std::move(carrier));
-  }
-  if (carriers.empty()) {
-    return make_error(ErrorCode::invalid_argument,
-                      "transport \"" + options.transport + "\" is unknown; use one of: " + known);
   }
   if (cpus.are_two()) stay_on_cpu(cpus.first);
   std::vector<Contender> contenders;

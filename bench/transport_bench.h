@@ -13,6 +13,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 
@@ -20,7 +21,10 @@ namespace tandem {
 
 struct TransportBenchOptions {
   std::string transport;  // "inproc", "shm", "tcp" or "ucx"; empty: all. The floor is always measured
-  double seconds = 0.5;   // about how long each transport is measured in each case; at least 100 round trips
+  // "key", "tls": tcp again, with peers that prove a key, and inside TLS 1.3 with certificates made for the
+  // run. "none": as it is anyway.
+  std::vector<std::string> security;
+  double seconds = 0.5;  // about how long each transport is measured in each case; at least 100 round trips
   // The tile pair of the report: 128 rows of bf16 in two tiles, each way.
   uint32_t rows = 128;
   uint32_t hidden_size = 7168;
@@ -28,8 +32,9 @@ struct TransportBenchOptions {
 };
 
 // A table, or JSON: {"cases": [{"transport", "case", "messages", "message_bytes", "round_trips", "p50_us",
-// "p99_us", "gigabytes_per_second", "p50_of_floor", "p99_of_floor"}]}; transport "floor" is the bare floor.
-// GB are 10^9 bytes, both directions counted. invalid_argument: a bad option.
+// "p99_us", "gigabytes_per_second", "p50_of_floor", "p99_of_floor"}]}; transport "floor" is the bare floor,
+// "tcp+tls" tcp inside TLS, with "p50_of_tcp" and "p99_of_tcp". GB are 10^9 bytes, both directions counted.
+// invalid_argument: a bad option.
 Result<std::string> run_transport_bench(const TransportBenchOptions& options, bool json);
 
 }  // namespace tandem

@@ -19,12 +19,37 @@ TEST(TransportBench, EveryTransportMeasuresEveryCase) {
   }
 }
 
+TEST(TransportBench, TcpIsMeasuredBesideItselfWithAKeyAndInsideTls) {
+  TransportBenchOptions options;
+  options.seconds = 0.001;
+  options.hidden_size = 512;
+  options.transport = "tcp";
+  options.security = {"none", "key", "tls"};
+  const auto report = run_transport_bench(options, true);
+  ASSERT_TRUE(report) << report.error().message;
+  for (const char* part : {"\"floor\"", "\"tcp\"", "\"tcp+key\"", "\"tcp+tls\"", "\"p50_of_tcp\": "})
+    EXPECT_NE(report->find(part), std::string::npos) << part;
+  EXPECT_EQ(report->find("\"shm\""), std::string::npos);
+  EXPECT_EQ(report->find("\"tcp+none\""), std::string::npos);
+  const auto table = run_transport_bench(options, false);
+  ASSERT_TRUE(table) << table.error().message;
+  EXPECT_NE(table->find("x tcp p50"), std::string::npos) << *table;
+}
+
 TEST(TransportBench, BadOptionsAreRefusedByName) {
   TransportBenchOptions options;
   options.transport = "pigeon";
   const auto unknown = run_transport_bench(options, false);
   ASSERT_FALSE(unknown);
   EXPECT_EQ(unknown.error().message, "transport \"pigeon\" is unknown; use one of: inproc, shm, tcp, ucx");
+  options = {};
+  options.security = {"tls", "quantum"};
+  EXPECT_EQ(run_transport_bench(options, false).error().message,
+            "security \"quantum\" is unknown; use one of: none, key, tls");
+  options.security = {"tls"};
+  options.transport = "shm";
+  EXPECT_EQ(run_transport_bench(options, false).error().message,
+            "security \"tls\" with transport \"shm\": it is measured over tcp");
   options = {};
   options.seconds = 0;
   EXPECT_EQ(run_transport_bench(options, false).error().code, ErrorCode::invalid_argument);

@@ -107,7 +107,7 @@ Result<void> echo(const std::string& address, const EndpointOptions& options, co
 }  // namespace
 
 struct TransportCarrier::Impl {
-  std::string transport;
+  std::string transport, scheme;
   EndpointOptions options;
   SplitSettings settings;
   TwoCpus cpus;
@@ -190,19 +190,20 @@ Result<std::unique_ptr<TransportCarrier>> TransportCarrier::create(const std::st
                                                                    const TwoCpus& cpus) {
   auto impl = std::make_unique<Impl>();
   impl->transport = transport;
+  impl->scheme = transport.substr(0, transport.find('+'));
   impl->options = options;
   impl->settings = settings;
   impl->cpus = cpus;
-  if (transport != "inproc") TANDEM_TRY(impl->fork_echo());
+  if (impl->scheme != "inproc") TANDEM_TRY(impl->fork_echo());
   return std::unique_ptr<TransportCarrier>(new TransportCarrier(std::move(impl)));
 }
 
 Result<void> TransportCarrier::connect() {
   const std::string tag = "tandem_bench_" + std::to_string(getpid());
-  const bool over_network = impl_->transport == "tcp" || impl_->transport == "ucx";
-  const std::string address = over_network                ? impl_->transport + "://127.0.0.1:0"
-                              : impl_->transport == "shm" ? "shm:///tmp/" + tag + ".sock"
-                                                          : impl_->transport + "://" + tag;
+  const bool over_network = impl_->scheme == "tcp" || impl_->scheme == "ucx";
+  const std::string address = over_network             ? impl_->scheme + "://127.0.0.1:0"
+                              : impl_->scheme == "shm" ? "shm:///tmp/" + tag + ".sock"
+                                                       : impl_->scheme + "://" + tag;
   TANDEM_ASSIGN(const auto listener, listen(address, impl_->options));
   TANDEM_TRY(impl_->start_echo(listener->address()));
   TANDEM_ASSIGN(Poller poller, Poller::create());

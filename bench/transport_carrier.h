@@ -28,8 +28,9 @@ struct TransportCase {
 
 class TransportCarrier {
  public:
-  // `settings`: of the tiles; the echo stays on the second CPU. Forks, so before UCX is used and before this
-  // process has other threads; the connection is made by `connect`, in the same order for all.
+  // `transport`: a scheme, with "+key" or "+tls" where options.security says so. `settings`: of the tiles;
+  // the echo stays on the second CPU. Forks, so before UCX is used and before this process has other threads;
+  // the connection is made by `connect`, in the same order for all.
   static Result<std::unique_ptr<TransportCarrier>> create(const std::string& transport,
                                                           const EndpointOptions& options,
                                                           const SplitSettings& settings, const TwoCpus& cpus);

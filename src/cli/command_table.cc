@@ -335,8 +335,9 @@ std::vector<Command> make_commands() {
        "p50 and p99 of round trips; GB/s counts both ways. UCX takes shared memory, or what "
        "UCX_TLS and UCX_NET_DEVICES say.\nOther work on the machine shows in every number: compare within "
        "one run. "
-       "Takes about half a minute.\nExample: tandem bench transport --json > transport.json",
-       {"config", "json", "engine.log_level"},
+       "Takes about half a minute.\nExamples: tandem bench transport --json > transport.json\n"
+       "          tandem bench transport --transport tcp --security key,tls",
+       {"config", "json", "engine.log_level", "measure.transport", "measure.security"},
        {},
        "",
        {},

@@ -44,6 +44,8 @@ Result<int> run_bench_roofs(Settings& settings) {
 
 Result<int> run_bench_transport(Settings& settings) {
   TransportBenchOptions options;
+  options.transport = settings.measure.transport;
+  options.security = settings.measure.security;
   options.progress = [](std::string_view line) {
     std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
   };

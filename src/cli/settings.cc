@@ -350,6 +350,11 @@ OptionSet Settings::declare() {
   set.text("measure.filter", measure.filter, "Only cases whose name contains this.");
   set.integer("measure.runs", measure.runs, 1, 1000,
               "Measurements of each kind, in turn; their median is reported.");
+  set.text("measure.transport", measure.transport, "Only this transport (and the floor); empty: all.");
+  set.list(
+      "measure.security", measure.security,
+      "Measure tcp once more with peers that prove a key (key), and inside TLS 1.3 with certificates made "
+      "for the run (tls).");
   set.boolean("measure.all", measure.all,
               "Every kernel table that this CPU can run, not only the one in use.");
 

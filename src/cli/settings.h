@@ -188,6 +188,8 @@ struct MeasureSettings {
   std::string filter;
   int64_t runs = 5;
   bool all = false;
+  std::string transport;  // empty: all
+  std::vector<std::string> security;
 };
 
 // What an FFN rank is tested with.
@@ -200,12 +202,12 @@ struct ConformanceSettings {
 
 struct TraceSettings {
   std::string output = "trace.json", read;
-  std::vector<std::string> ffn_addresses;
-  int64_t sequences = 8, prompt_tokens = 64;
   std::vector<std::string> url;  // of ranks that run
   std::string api_key;
   double seconds = 5;
   bool last = false;
+  std::vector<std::string> ffn_addresses;
+  int64_t sequences = 8, prompt_tokens = 64;
 };
 
 struct ConfigurationSettings {
