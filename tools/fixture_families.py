@@ -39,6 +39,12 @@ DEEPSEEK_V4 = {**COMMON, "architectures": ["DeepseekV4ForCausalLM"], "model_type
                "max_position_embeddings": 2048}
 YARN_V4 = {"type": "yarn", "factor": 16, "original_max_position_embeddings": 64, "beta_fast": 32, "beta_slow": 1}
 
+GPT_OSS = {**COMMON, "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "attention_bias": True, "head_dim": 16,
+           "rms_norm_eps": 1e-5, "rope_theta": 150000.0, "sliding_window": 24, "initial_context_length": 32,
+           "max_position_embeddings": 1024, "output_router_logits": False, "router_aux_loss_coef": 0.9,
+           "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 32,
+                            "rope_type": "yarn", "truncate": False}}
+
 # name → (class prefix in transformers, config.json)
 FAMILIES = {
     "deepseek_v2": ("DeepseekV2", {
@@ -110,16 +116,18 @@ FAMILIES = {
         "topk_method": "noaux_tc", "norm_topk_prob": True, "first_k_dense_replace": 1, "routed_scaling_factor": 1.8,
         "rms_norm_eps": 1e-5, "rope_theta": 1000000.0, "rope_scaling": None, "max_position_embeddings": 4096,
         "num_nextn_predict_layers": 0}),
+    # Experts as transformers saves them once it has dequantised them: bf16, [in, out], gate and up in columns that alternate. Sizes
+    # that no tile and no block divides, heads of queries that hold less than the hidden size.
+    "gpt_oss_bf16": ("GptOss", {
+        **GPT_OSS, "hidden_size": 44, "intermediate_size": 28, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "num_local_experts": 5, "num_experts_per_tok": 2, "experts_per_token": 2, "swiglu_limit": 7.0,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
     # Windows of 24 by turns with all keys, more query heads than the hidden size holds, a limit that is felt, gaps in the YaRN
     # bounds that rounding would close, experts in mxfp4 blocks.
     "gpt_oss": ("GptOss", {
-        **COMMON, "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "attention_bias": True, "hidden_size": 64,
-        "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 12, "num_key_value_heads": 3, "head_dim": 16,
-        "num_local_experts": 6, "num_experts_per_tok": 3, "experts_per_token": 3, "rms_norm_eps": 1e-5, "rope_theta": 150000.0,
-        "layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 24, "swiglu_limit": 7.0,
-        "initial_context_length": 32, "max_position_embeddings": 1024, "output_router_logits": False, "router_aux_loss_coef": 0.9,
-        "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 32,
-                         "rope_type": "yarn", "truncate": False},
+        **GPT_OSS, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 12,
+        "num_key_value_heads": 3, "num_local_experts": 6, "num_experts_per_tok": 3, "experts_per_token": 3, "swiglu_limit": 7.0,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
         "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": [
             "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}}),
     # All kinds of layers; an indexer that leaves entries out from position 68 on.

@@ -110,6 +110,10 @@ def gpt_oss_values(blocks, scales):
     return (E2M1[codes.long()] * torch.exp2(scales.float() - 127).unsqueeze(-1)).flatten(2).transpose(1, 2).contiguous()
 
 
+def is_mxfp4(config):
+    return config.get("quantization_config", {}).get("quant_method") == "mxfp4"
+
+
 def gpt_oss_state(model):
     tensors = {}
     for key, value in model.state_dict().items():
@@ -121,7 +125,7 @@ def gpt_oss_state(model):
 
 
 def save_model(model, name, config, folder):
-    tensors = gpt_oss_state(model) if config["model_type"] == "gpt_oss" else {}
+    tensors = gpt_oss_state(model) if is_mxfp4(config) else {}
     if config["model_type"] == "deepseek_v4":
         tensors = deepseek_v4_state(model, name not in TRANSFORMERS_NAMES)
     for key, value in model.state_dict().items() if not tensors else ():
@@ -148,7 +152,7 @@ def load_reference(prefix, config, folder):
     hf_config = make_config(prefix, config)
     hf_config._attn_implementation = "eager"
     model_class = getattr(transformers, f"{prefix}ForCausalLM")
-    if prefix == "GptOss":
+    if is_mxfp4(config):
         stored = load_file(folder / "model.safetensors")
         for key in [key for key in stored if key.endswith("_blocks")]:
             stored[key.removesuffix("_blocks")] = gpt_oss_values(stored.pop(key), stored.pop(key.replace("_blocks", "_scales")))

@@ -29,7 +29,7 @@ std::array<float, 256> make_e4m3_table() {
   for (int bits = 0; bits < 256; ++bits) {
     const int exponent = (bits >> 3) & 15, mantissa = bits & 7;
     const float magnitude = exponent == 15 && mantissa == 7 ? std::numeric_limits<float>::quiet_NaN()
-                            : exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                            : exponent == 0                 ? std::ldexp(static_cast<float>(mantissa), -9)
                                             : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
     table[static_cast<size_t>(bits)] = (bits & 0x80) != 0 ? -magnitude : magnitude;
   }
@@ -189,6 +189,31 @@ Result<MatrixReader> MatrixReader::create_fp4_blocks(const StoredTensor& tensor,
   return reader;
 }
 
+Result<MatrixReader> MatrixReader::create_turned(const StoredTensor& tensor, bool interleaved) {
+  TANDEM_ASSIGN(MatrixReader reader, create(tensor));
+  const std::vector<uint64_t>& shape = tensor.info->shape;
+  if (shape.size() != 3 || (interleaved && shape[2] % 2 != 0)) {
+    return make_error(
+        ErrorCode::data_loss,
+        fmt::format("{}: tensor '{}' has the shape {}; a stack of matrices has three dimensions{}",
+                    tensor.file->path(), printable(tensor.info->name), shape_text(shape),
+                    interleaved ? ", the last of them even" : ""));
+  }
+  reader.rows_ = shape[0] * shape[2];
+  reader.cols_ = shape[1];
+  reader.turned_rows_ = shape[2];
+  reader.interleaved_ = interleaved;
+  reader.row_bytes_ = dtype_bytes(reader.dtype_, reader.cols_);
+  return reader;
+}
+
+uint64_t MatrixReader::turned_begin(uint64_t row) const {
+  const uint64_t matrix = row / turned_rows_, half = turned_rows_ / 2;
+  uint64_t at = row % turned_rows_;
+  if (interleaved_) at = at < half ? 2 * at : 2 * (at - half) + 1;
+  return matrix * turned_rows_ * cols_ + at;
+}
+
 Status MatrixReader::check_scales(uint64_t row_begin, uint64_t row_end) const {
   if (codes_ == StoredCodes::none || row_begin >= row_end) return {};
   const uint64_t first = row_begin / block_rows_, last = (row_end - 1) / block_rows_;
@@ -238,6 +263,21 @@ template <class Store>
 void MatrixReader::read(uint64_t row_begin, uint64_t row_end, Columns columns, Store store) const {
   uint64_t index = 0;
   const auto each = [&](auto&& value_at) {
+    if (is_turned()) {
+      // A cache line of the file holds one column of many rows, one of `out` many columns of a row: as many
+      // columns at a time as leave both where they are until they are used up.
+      constexpr uint64_t kColumns = 16;
+      const uint64_t width = columns.end - columns.begin;
+      for (uint64_t from = columns.begin; from < columns.end; from += kColumns) {
+        const uint64_t to = std::min(columns.end, from + kColumns);
+        for (uint64_t row = row_begin; row < row_end; ++row) {
+          const uint64_t first = turned_begin(row);
+          index = (row - row_begin) * width + from - columns.begin;
+          for (uint64_t col = from; col < to; ++col) store(index++, value_at(first + col * turned_rows_));
+        }
+      }
+      return;
+    }
     for (uint64_t row = row_begin; row < row_end; ++row) {
       for (uint64_t i = row * cols_ + columns.begin; i < row * cols_ + columns.end; ++i)
         store(index++, value_at(i));
@@ -284,18 +324,22 @@ void MatrixReader::copy(uint64_t row_begin, uint64_t row_end, Columns columns, s
 void MatrixReader::read_f32(uint64_t row_begin, uint64_t row_end, float* out, Columns columns) const {
   columns.end = std::min(columns.end, cols_);
   if (row_begin >= row_end || columns.begin >= columns.end) return;
-  if (dtype_ == DType::f32) return copy(row_begin, row_end, columns, 4, out);
+  if (dtype_ == DType::f32 && !is_turned()) return copy(row_begin, row_end, columns, 4, out);
   read(row_begin, row_end, columns, [out](uint64_t i, float value) { out[i] = value; });
 }
 
 void MatrixReader::read_bf16(uint64_t row_begin, uint64_t row_end, uint16_t* out, Columns columns) const {
   columns.end = std::min(columns.end, cols_);
   if (row_begin >= row_end || columns.begin >= columns.end) return;
-  if (dtype_ == DType::bf16) return copy(row_begin, row_end, columns, 2, out);
+  if (dtype_ == DType::bf16 && !is_turned()) return copy(row_begin, row_end, columns, 2, out);
   read(row_begin, row_end, columns, [out](uint64_t i, float value) { out[i] = to_bf16(value).bits; });
 }
 
 void MatrixReader::drop_rows(uint64_t row_begin, uint64_t row_end) const {
+  if (is_turned()) {
+    row_begin = row_begin / turned_rows_ * turned_rows_;
+    row_end = (row_end + turned_rows_ - 1) / turned_rows_ * turned_rows_;
+  }
   tensor_.file->drop_pages(*tensor_.info, row_begin * row_bytes_, (row_end - row_begin) * row_bytes_);
 }
 

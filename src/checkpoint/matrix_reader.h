@@ -1,8 +1,8 @@
 // MatrixReader: rows of a stored tensor as float32 or bfloat16, whatever the file's type and alignment, or as
 // codes and scales where the file has those. F32, BF16, F16; F8_E4M3 with one scale a block
 // (`weight_scale_inv`, a multiplier despite its name, or `scale`); fp4 (e2m1, two columns a byte, stored as
-// I8 or F4) with one F8_E8M0 scale for each 32 columns of a row, or in gpt-oss' blocks. Any thread; nothing
-// is allocated.
+// I8 or F4) with one F8_E8M0 scale for each 32 columns of a row, or in gpt-oss' blocks; stacks of matrices
+// that lie turned, columns where rows are wanted. Any thread; nothing is allocated.
 #pragma once
 
 #include <cstddef>
@@ -43,6 +43,12 @@ class MatrixReader {
   static Result<MatrixReader> create_fp4_blocks(const StoredTensor& tensor, const StoredTensor* scales,
                                                 uint64_t cols);
 
+  // A stack [matrices, cols, rows] of F32, BF16 or F16, seen as [matrices * rows, cols]. `interleaved`: what
+  // alternates in the file comes apart, rows 0, 2, 4, .. of each matrix before 1, 3, 5, ... unsupported: a
+  // type that is not read. data_loss: not of three dimensions, or an odd number of rows to come apart.
+  static Result<MatrixReader> create_turned(const StoredTensor& tensor, bool interleaved);
+  bool is_turned() const { return turned_rows_ != 0; }
+
   uint64_t rows() const { return rows_; }
   uint64_t cols() const { return cols_; }
   DType dtype() const { return dtype_; }
@@ -67,7 +73,8 @@ class MatrixReader {
   void read_f32_scales(uint64_t row_begin, uint64_t row_end, float* out, Columns columns) const;
   void read_e8m0_scales(uint64_t row_begin, uint64_t row_end, uint8_t* out, Columns columns) const;
 
-  // The rows will not be read again soon: gives back the memory of the file's pages.
+  // The rows will not be read again soon: gives back the memory of the file's pages. Of a turned stack those
+  // of whole matrices, for each row is on all pages of its own.
   void drop_rows(uint64_t row_begin, uint64_t row_end) const;
 
  private:
@@ -75,6 +82,9 @@ class MatrixReader {
   // Calls store(index, value) for each element of the rows and columns, index counted from the first.
   template <class Store>
   void read(uint64_t row_begin, uint64_t row_end, Columns columns, Store store) const;
+  // Where in the file column 0 of a row of a turned stack is, in elements; column c is `turned_rows_` * c
+  // further.
+  uint64_t turned_begin(uint64_t row) const;
   // The elements as the file has them, `bytes` each.
   void copy(uint64_t row_begin, uint64_t row_end, Columns columns, size_t bytes, void* out) const;
 
@@ -83,6 +93,8 @@ class MatrixReader {
   StoredCodes codes_ = StoredCodes::none;
   uint64_t rows_ = 0, cols_ = 0, scale_cols_ = 0;
   size_t row_bytes_ = 0;
+  uint64_t turned_rows_ = 0;  // of a matrix of a turned stack; 0: not turned
+  bool interleaved_ = false;
   uint32_t block_rows_ = 1, block_cols_ = 1;
   const std::byte* data_ = nullptr;
   const std::byte* scales_ = nullptr;

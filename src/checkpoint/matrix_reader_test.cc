@@ -199,5 +199,62 @@ TEST_F(MatrixReaderTest, RefusesByName) {
   refused("e5m2", "good", 128, "'e5m2' is F8_E5M2");
 }
 
+// [2, 37, 6] seen as [2 * 6, 37], with more columns than are turned at a time.
+TEST_F(MatrixReaderTest, TurnedStacks) {
+  constexpr uint64_t kMatrices = 2, kCols = 37, kRows = 6;
+  const std::vector<float> values = ramp(kMatrices * kCols * kRows);
+  SafetensorsWriter writer;
+  writer.add_f32("f", {kMatrices, kCols, kRows}, values);
+  writer.add_bf16("b", {kMatrices, kCols, kRows}, values);
+  writer.add_f32("flat", {kCols, kRows * kMatrices}, values);
+  writer.add_f32("odd", {kRows, kMatrices, kCols}, values);
+  open(writer, 3);
+  for (const bool interleaved : {false, true}) {
+    const auto wanted = [&](uint64_t row, uint64_t col) {
+      uint64_t at = row % kRows;
+      if (interleaved) at = at < kRows / 2 ? 2 * at : 2 * (at - kRows / 2) + 1;
+      return values[(row / kRows * kCols + col) * kRows + at];
+    };
+    const auto f = MatrixReader::create_turned(*checkpoint_.find("f"), interleaved);
+    const auto b = MatrixReader::create_turned(*checkpoint_.find("b"), interleaved);
+    ASSERT_TRUE(f.has_value() && b.has_value());
+    EXPECT_TRUE(f->is_turned());
+    EXPECT_EQ(f->rows(), kMatrices * kRows);
+    EXPECT_EQ(f->cols(), kCols);
+    for (const MatrixReader::Columns columns : {MatrixReader::Columns{}, MatrixReader::Columns{5, 24}}) {
+      const uint64_t end = std::min(columns.end, kCols), width = end - columns.begin;
+      for (const auto& [from, to] : {std::pair<uint64_t, uint64_t>{0, 12}, {4, 9}, {11, 12}}) {
+        std::vector<float> out((to - from) * width), of_bf16(out.size());
+        std::vector<uint16_t> bits(out.size()), bits_of_bf16(out.size());
+        f->read_f32(from, to, out.data(), columns);
+        f->read_bf16(from, to, bits.data(), columns);
+        b->read_f32(from, to, of_bf16.data(), columns);
+        b->read_bf16(from, to, bits_of_bf16.data(), columns);
+        for (uint64_t i = 0; i < out.size(); ++i) {
+          const float value = wanted(from + i / width, columns.begin + i % width);
+          ASSERT_EQ(out[i], value) << i;
+          ASSERT_EQ(of_bf16[i], to_float(to_bf16(value))) << i;
+          ASSERT_EQ(bits[i], to_bf16(value).bits) << i;
+          ASSERT_EQ(bits_of_bf16[i], to_bf16(value).bits) << i;
+        }
+      }
+    }
+    f->drop_rows(7, 8);  // the second matrix
+    float value = 0;
+    f->read_f32(11, 12, &value, {36, 37});
+    EXPECT_EQ(value, wanted(11, 36));
+  }
+  const auto refused = [&](const char* name, bool interleaved, ErrorCode code, const char* word) {
+    const auto reader = MatrixReader::create_turned(*checkpoint_.find(name), interleaved);
+    ASSERT_FALSE(reader.has_value());
+    EXPECT_EQ(reader.error().code, code);
+    EXPECT_NE(reader.error().message.find(word), std::string::npos) << reader.error().message;
+  };
+  refused("flat", false, ErrorCode::data_loss,
+          "tensor 'flat' has the shape [37, 12]; a stack of matrices has three");
+  refused("odd", true, ErrorCode::data_loss, "the last of them even");
+  EXPECT_TRUE(MatrixReader::create_turned(*checkpoint_.find("odd"), false).has_value());
+}
+
 }  // namespace
 }  // namespace tandem

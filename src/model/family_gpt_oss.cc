@@ -1,5 +1,6 @@
 // gpt-oss: grouped-query attention with biases and sinks, by turns over a window and over all keys; experts
-// in mxfp4 with biases, whose rows of gate and up alternate.
+// with biases, whose rows of gate and up alternate: in mxfp4 as released, or as numbers and turned, which is
+// how transformers saves them once it has dequantised them.
 #include <fmt/core.h>
 
 #include "checkpoint/matrix_reader.h"
@@ -34,6 +35,10 @@ void parse_windows(ConfigReader& reader, ModelConfig& config) {
   }
 }
 
+bool has_blocks(const ModelConfig& config) {
+  return config.quantization.method == "mxfp4";
+}
+
 // Blocks of fp4 have whole rows.
 void check_blocks(ConfigReader& reader, const std::string& key, uint32_t cols) {
   if (cols % kFp4BlockCols == 0) return;
@@ -41,13 +46,52 @@ void check_blocks(ConfigReader& reader, const std::string& key, uint32_t cols) {
               fmt::format("is {}; mxfp4 weights have blocks of {} columns", cols, kFp4BlockCols));
 }
 
+// One tensor for all experts of a layer, and where in it the rows of one expert are.
+struct ExpertStacks {
+  size_t gate_up = 0, down = 0;
+  uint32_t intermediate = 0, hidden = 0;
+  bool rows_alternate = false;  // a row of gate and the row of up behind it are seen as one
+
+  SourceRows gate(uint32_t expert) const {
+    return {gate_up, uint64_t{rows_alternate ? 1u : 2u} * expert * intermediate, intermediate};
+  }
+  SourceRows up(uint32_t expert) const {
+    SourceRows rows = gate(expert);
+    (rows_alternate ? rows.col_begin : rows.begin) += rows_alternate ? hidden : intermediate;
+    return rows;
+  }
+};
+
+ExpertStacks claim_blocks(const ModelConfig& config, LoadPlan& plan, const std::string& stack) {
+  const uint32_t hidden = config.hidden_size, intermediate = config.moe_intermediate_size;
+  const uint32_t experts = config.router.num_experts;
+  const size_t gate_up = plan.claim_fp4_blocks(stack + "gate_up_proj_blocks", experts, 2 * intermediate,
+                                               hidden, uint64_t{2} * hidden);
+  plan.when_missing(gate_up, "; a config.json without quantization_config reads gate_up_proj");
+  const size_t down =
+      plan.claim_fp4_blocks(stack + "down_proj_blocks", experts, hidden, intermediate, intermediate);
+  return {gate_up, down, intermediate, hidden, true};
+}
+
+ExpertStacks claim_numbers(const ModelConfig& config, LoadPlan& plan, const std::string& stack) {
+  const uint32_t hidden = config.hidden_size, intermediate = config.moe_intermediate_size;
+  const uint32_t experts = config.router.num_experts;
+  const size_t gate_up = plan.claim_turned(stack + "gate_up_proj", experts, 2 * intermediate, hidden, true);
+  plan.when_missing(gate_up,
+                    "; with the quantization_config of released files, quant_method mxfp4, it reads "
+                    "gate_up_proj_blocks");
+  const size_t down = plan.claim_turned(stack + "down_proj", experts, hidden, intermediate, false);
+  return {gate_up, down, intermediate, hidden, false};
+}
+
 }  // namespace
 
 void parse_gpt_oss(ConfigReader& reader, ModelConfig& config) {
-  if (config.quantization.method != "mxfp4") {
+  if (!has_blocks(config) && !config.quantization.method.empty()) {
     reader.fail(ErrorCode::unsupported, "quantization_config",
-                "is not mxfp4: experts in another format are not implemented for gpt_oss, and the released "
-                "files with gate_up_proj_blocks would do");
+                fmt::format("is {}, which is not implemented for gpt_oss: mxfp4 with gate_up_proj_blocks, or "
+                            "none with gate_up_proj, would do",
+                            config.quantization.method));
     return;
   }
   config.max_position_embeddings = reader.u32_or("max_position_embeddings", 131072, 1);
@@ -65,8 +109,10 @@ void parse_gpt_oss(ConfigReader& reader, ModelConfig& config) {
   parse_windows(reader, config);
 
   config.moe_intermediate_size = reader.u32_or("intermediate_size", 2880, 1);
-  check_blocks(reader, "hidden_size", config.hidden_size);
-  check_blocks(reader, "intermediate_size", config.moe_intermediate_size);
+  if (has_blocks(config)) {
+    check_blocks(reader, "hidden_size", config.hidden_size);
+    check_blocks(reader, "intermediate_size", config.moe_intermediate_size);
+  }
   config.swiglu_limit = static_cast<float>(reader.positive_or("swiglu_limit", 7.0));
   config.swiglu_alpha = kSwigluAlpha;
 
@@ -92,12 +138,9 @@ void plan_gpt_oss(const ModelConfig& config, LoadPlan& plan, ModelWeights& weigh
                 config.attention.num_heads);
     plan.matrix(layer.moe.router, WeightRole::router, mlp + "router.weight", experts, hidden);
     plan.vector(layer.moe.logit_bias, WeightRole::router, mlp + "router.bias", experts);
-    // One tensor for all experts. A row of gate and the row of up behind it are seen as one.
     const std::string stack = mlp + "experts.";
-    const size_t gate_up = plan.claim_fp4_blocks(stack + "gate_up_proj_blocks", experts, 2 * intermediate,
-                                                 hidden, uint64_t{2} * hidden);
-    const size_t down =
-        plan.claim_fp4_blocks(stack + "down_proj_blocks", experts, hidden, intermediate, intermediate);
+    const ExpertStacks claims =
+        has_blocks(config) ? claim_blocks(config, plan, stack) : claim_numbers(config, plan, stack);
     const size_t gate_up_bias =
         plan.claim(stack + "gate_up_proj_bias", {experts, uint64_t{2} * intermediate}, WeightRole::experts);
     const size_t down_bias = plan.claim(stack + "down_proj_bias", {experts, hidden}, WeightRole::experts);
@@ -105,11 +148,10 @@ void plan_gpt_oss(const ModelConfig& config, LoadPlan& plan, ModelWeights& weigh
     for (uint32_t e = 0; e < experts; ++e) {
       plan.at_expert(e);
       MlpWeights& expert = layer.moe.experts[e];
-      const uint64_t first = uint64_t{e} * intermediate;
-      plan.pack(expert.gate_up, WeightRole::experts, PackArrangement::gate_up,
-                {{gate_up, first, intermediate, 0}, {gate_up, first, intermediate, hidden}}, hidden);
+      plan.pack(expert.gate_up, WeightRole::experts, PackArrangement::gate_up, {claims.gate(e), claims.up(e)},
+                hidden);
       plan.pack(expert.down, WeightRole::experts, PackArrangement::plain,
-                {{down, uint64_t{e} * hidden, hidden}}, intermediate);
+                {{claims.down, uint64_t{e} * hidden, hidden}}, intermediate);
       plan.expert_bias(expert.gate_up_bias, gate_up_bias, intermediate);
       plan.expert_bias(expert.down_bias, down_bias, 0);
     }

@@ -66,6 +66,22 @@ TEST(GptOssConfig, AsReleased) {
   EXPECT_EQ(report.kv_bytes_per_token, 12u * 2 * 8 * 64 * 2);  // the layers without a window
 }
 
+// As transformers saves it once dequantised: no quantization_config, any width.
+TEST(GptOssConfig, ExpertsInBf16) {
+  std::string text = std::string(kReleased) + kYarn;
+  const auto released = parse(text);
+  ASSERT_TRUE(released) << released.error().message;
+  const InspectReport report = inspect_model(*released);
+  EXPECT_NEAR(static_cast<double>(report.parameters) / 1e9, 20.91, 0.006);
+  EXPECT_EQ(report.role(WeightRole::experts).bytes.at(DType::bf16),
+            24ull * 32 * (3 * 2880 * 2880 + 3 * 2880) * 2);
+  EXPECT_FALSE(report.role(WeightRole::experts).bytes.contains(DType::f4_e2m1));
+  const std::string width = "\"intermediate_size\":2880";
+  const auto odd = parse(text.replace(text.find(width), width.size(), "\"intermediate_size\":2881"));
+  ASSERT_TRUE(odd) << odd.error().message;
+  EXPECT_EQ(odd->moe_intermediate_size, 2881u);
+}
+
 TEST(GptOssConfig, LayersAsTheyAreNamed) {
   const std::string small =
       R"("model_type":"gpt_oss","vocab_size":64,"hidden_size":32,"num_hidden_layers":3,"num_attention_heads":4,
@@ -90,7 +106,8 @@ TEST(GptOssConfig, RefusedByName) {
     EXPECT_NE(at, std::string::npos) << from;
     return text.replace(at, from.size(), to);
   };
-  refused(std::string(kReleased) + kYarn, "quantization_config is not mxfp4");
+  refused(with("\"mxfp4\"", R"("fp8","weight_block_size":[128,128])"),
+          "is fp8, which is not implemented for gpt_oss");
   refused(with("\"mxfp4\"", "\"awq\""), "\"awq\"");
   refused(std::string(kReleased) + kMxfp4, "rope_scaling is absent");
   refused(with(R"("head_dim":64,)", ""), "head_dim");

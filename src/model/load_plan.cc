@@ -83,7 +83,13 @@ size_t LoadPlan::claim(std::string tensor, std::vector<uint64_t> shape, WeightRo
                        DType released) {
   [[maybe_unused]] const bool inserted = by_name_.emplace(tensor, claims_.size()).second;
   assert(inserted);
-  claims_.push_back({std::move(tensor), std::move(shape), role, block_quantized, expert_, released, 0});
+  claims_.push_back({.tensor = std::move(tensor),
+                     .shape = std::move(shape),
+                     .role = role,
+                     .block_quantized = block_quantized,
+                     .expert = expert_,
+                     .released = released,
+                     .when_missing = {}});
   return claims_.size() - 1;
 }
 
@@ -92,6 +98,14 @@ size_t LoadPlan::claim_fp4_blocks(std::string tensor, uint32_t experts, uint32_t
   const size_t index = claim(std::move(tensor), {experts, rows, cols / kFp4BlockCols, kFp4BlockCols / 2},
                              WeightRole::experts, false, DType::u8);
   claims_[index].fp4_cols = seen_cols;
+  return index;
+}
+
+size_t LoadPlan::claim_turned(std::string tensor, uint32_t experts, uint32_t rows, uint32_t cols,
+                              bool interleaved) {
+  const size_t index = claim(std::move(tensor), {experts, cols, rows}, WeightRole::experts);
+  claims_[index].turned = true;
+  claims_[index].interleaved = interleaved;
   return index;
 }
 

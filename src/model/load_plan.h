@@ -35,6 +35,10 @@ struct TensorClaim {
   // Of fp4 in blocks, `shape` [.., blocks of 32 columns, 16 bytes], with scales in a tensor of its own: the
   // columns of a row. 0: everything else.
   uint64_t fp4_cols = 0;
+  // A stack [experts, cols, rows] that is seen as [experts * rows, cols]; `interleaved`: with the rows that
+  // alternate one half below the other.
+  bool turned = false, interleaved = false;
+  std::string_view when_missing;  // what else the message says; a literal
   uint64_t elements() const;
 };
 
@@ -112,6 +116,9 @@ class LoadPlan {
   // multiple of it.
   size_t claim_fp4_blocks(std::string tensor, uint32_t experts, uint32_t rows, uint32_t cols,
                           uint64_t seen_cols);
+  // Claims a stack [experts, cols, rows] that lies turned, see TensorClaim.
+  size_t claim_turned(std::string tensor, uint32_t experts, uint32_t rows, uint32_t cols, bool interleaved);
+  void when_missing(size_t claim, std::string_view literal) { claims_[claim].when_missing = literal; }
   // Of the expert that `at_expert` named.
   void expert_bias(std::vector<float>& out, size_t claim, uint32_t intermediate);
   // Claims and packs one matrix. Routers and heads are never block-quantised; everything else may be.

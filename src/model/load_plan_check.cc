@@ -169,12 +169,13 @@ Result<ResolvedTensors> resolve_tensors(const LoadPlan& plan, const Checkpoint& 
       const bool of_dspark = stage_of(claim.tensor) && config.draft.kind == DraftKind::dspark;
       return make_error(
           ErrorCode::not_found,
-          fmt::format("{}: tensor '{}' {} is missing; config.json ({}{}) calls for it{}", checkpoint.folder(),
-                      claim.tensor, shape_text(claim.shape), config.model_type,
+          fmt::format("{}: tensor '{}' {} is missing; config.json ({}{}) calls for it{}{}",
+                      checkpoint.folder(), claim.tensor, shape_text(claim.shape), config.model_type,
                       of_dspark ? ", its dspark_* keys" : "",
                       stage_of(claim.tensor) || layer_of(claim.tensor).value_or(0) >= config.num_layers
                           ? " to draft tokens; speculative: off does without"
-                          : ""));
+                          : "",
+                      claim.when_missing));
     }
     if (!has_shape(*stored->info, claim)) {
       return make_error(
@@ -188,6 +189,8 @@ Result<ResolvedTensors> resolve_tensors(const LoadPlan& plan, const Checkpoint& 
     if (!is_held(claim, held) || table_claims.contains(i)) continue;
     if (claim.fp4_cols != 0) {
       TANDEM_ASSIGN(resolved.readers[i], MatrixReader::create_fp4_blocks(*stored, scale, claim.fp4_cols));
+    } else if (claim.turned) {
+      TANDEM_ASSIGN(resolved.readers[i], MatrixReader::create_turned(*stored, claim.interleaved));
     } else {
       TANDEM_ASSIGN(resolved.readers[i], MatrixReader::create(*stored, scale, config.quantization.block_rows,
                                                               config.quantization.block_cols));

@@ -53,6 +53,12 @@ MatrixReader::Columns columns_of(const PackItem& item, const SourceRows& source)
   return {begin, begin + item.cols};
 }
 
+// Gives back the pages of what was packed. All tasks of an item read from every page of a turned matrix, so
+// the last one does it; one that is still under way reads those pages again.
+void release(const MatrixReader& reader, const PackItem& item, const Stretch& part) {
+  if (!reader.is_turned() || part.end == item.rows) reader.drop_rows(part.from, part.to);
+}
+
 // Calls `each` for what rows [row_begin, row_end) of the packed weight take from each source, in order.
 template <class Each>
 Status for_each_stretch(const PackItem& item, uint32_t row_begin, uint32_t row_end, Each each) {
@@ -374,7 +380,7 @@ Result<uint64_t> LoadRun::pack_codes(const Pack& pack, uint32_t row_begin, uint3
                                     reader.tensor().file->path(), plan_.claims()[part.source.claim].tensor,
                                     pack_fault_text(fault)));
     }
-    reader.drop_rows(part.from, part.to);
+    release(reader, item, part);
     return {};
   });
   TANDEM_TRY(packed);
@@ -405,7 +411,7 @@ Result<uint64_t> LoadRun::pack_quantized(const Pack& pack, uint32_t row_begin, u
       }
       row += count;
     }
-    reader.drop_rows(part.from, part.to);
+    release(reader, item, part);
     return {};
   });
   TANDEM_TRY(packed);
@@ -425,7 +431,7 @@ Result<uint64_t> LoadRun::pack_rows(const PackItem& item, uint32_t row_begin, ui
     } else {
       reader.read_bf16(part.from, part.to, reinterpret_cast<uint16_t*>(out), columns);
     }
-    reader.drop_rows(part.from, part.to);
+    release(reader, item, part);
     out += (part.end - part.begin) * row_bytes;
     return {};
   });

@@ -15,12 +15,25 @@
 namespace tandem {
 namespace {
 
-constexpr const char* kFixtures[] = {"deepseek_v2",     "deepseek_v2_lite", "deepseek_v3",
-                                     "deepseek_v3_mtp", "deepseek_v4",      "deepseek_v4_pro",
-                                     "glm4_moe",        "glm4_moe_mtp",     "glm4_moe_lite",
-                                     "gpt_oss",         "granitemoe",       "kimi_k2",
-                                     "mixtral",         "moonlight",        "olmoe",
-                                     "qwen2_moe",       "qwen3_moe",        "qwen3_moe_sparse_step"};
+constexpr const char* kFixtures[] = {"deepseek_v2",
+                                     "deepseek_v2_lite",
+                                     "deepseek_v3",
+                                     "deepseek_v3_mtp",
+                                     "deepseek_v4",
+                                     "deepseek_v4_pro",
+                                     "glm4_moe",
+                                     "glm4_moe_mtp",
+                                     "glm4_moe_lite",
+                                     "gpt_oss",
+                                     "gpt_oss_bf16",
+                                     "granitemoe",
+                                     "kimi_k2",
+                                     "mixtral",
+                                     "moonlight",
+                                     "olmoe",
+                                     "qwen2_moe",
+                                     "qwen3_moe",
+                                     "qwen3_moe_sparse_step"};
 
 class Parity : public testing::TestWithParam<const char*> {
  protected:

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("TANDEM_BINARY", str(ROOT / "build" / "tandem"))
 MODELS = {
     "arith": ROOT / "models" / "arith",
-    **{name: ROOT / "tests" / "fixtures" / name for name in ("deepseek_v2", "deepseek_v3", "deepseek_v4", "qwen3_moe", "mixtral", "granitemoe", "qwen2_moe", "gpt_oss")},
+    **{name: ROOT / "tests" / "fixtures" / name for name in ("deepseek_v2", "deepseek_v3", "deepseek_v4", "qwen3_moe", "mixtral", "granitemoe", "qwen2_moe", "gpt_oss", "gpt_oss_bf16")},
 }
 PLACEMENTS = list(itertools.product(("inproc", "shm", "tcp"), (False, True), (False, True)))
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import ARITH, BINARY, ROOT
 
-FAMILIES = ("deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "deepseek_v4", "deepseek_v4_pro", "kimi_k2", "moonlight", "qwen3_moe", "mixtral", "granitemoe", "olmoe", "qwen2_moe", "glm4_moe", "glm4_moe_lite", "gpt_oss")
+FAMILIES = ("deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "deepseek_v4", "deepseek_v4_pro", "kimi_k2", "moonlight", "qwen3_moe", "mixtral", "granitemoe", "olmoe", "qwen2_moe", "glm4_moe", "glm4_moe_lite", "gpt_oss", "gpt_oss_bf16")
 
 
 def matrix(model, *flags, status=0):
