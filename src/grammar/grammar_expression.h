@@ -12,6 +12,10 @@
 
 namespace tandem {
 
+// A byte that no text in UTF-8 has. In the tree of a vocabulary control tokens stand behind it: a grammar can
+// name them, and no text can spell one.
+inline constexpr char kControlTokenByte = '\xff';
+
 struct GrammarExpression {
   static constexpr uint32_t kUnbounded = UINT32_MAX;
 
@@ -33,6 +37,10 @@ struct GrammarExpression {
 
   static GrammarExpression literal(std::string_view text) {
     return {.kind = Kind::bytes, .bytes = std::string(text)};
+  }
+  // The one token, not its letters. A vocabulary without it has nothing that matches.
+  static GrammarExpression control_token(std::string_view token) {
+    return literal(kControlTokenByte + std::string(token));
   }
   static GrammarExpression one_of(CodepointSet characters) {
     return {.kind = Kind::set, .set = std::move(characters)};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "grammar/grammar_expression.h"
 #include "grammar/tool_call_grammar.h"
 #include "tokenizer/tokenizer.h"
 
@@ -10,13 +11,18 @@ namespace tandem {
 Result<TokenTrie> TokenTrie::build(const Tokenizer& tokenizer) {
   std::vector<std::pair<std::string, int32_t>> tokens;
   const int32_t vocab_size = tokenizer.vocab_size();
+  bool has_text = false;
   for (int32_t id = 0; id < vocab_size; ++id) {
     auto bytes = tokenizer.token_bytes(id);
     if (!bytes) continue;  // ids may have holes
-    if (tokenizer.is_control(id) && !is_call_marker(*bytes)) continue;
-    tokens.emplace_back(std::move(*bytes), id);
+    if (tokenizer.is_control(id) && !is_call_marker(*bytes)) {
+      tokens.emplace_back(kControlTokenByte + *bytes, id);
+    } else if (bytes->find(kControlTokenByte) == std::string::npos) {
+      has_text = true;
+      tokens.emplace_back(std::move(*bytes), id);
+    }
   }
-  if (tokens.empty())
+  if (!has_text)
     return make_error(ErrorCode::invalid_argument, "the tokenizer has no token that stands for text");
   return build(std::move(tokens), static_cast<uint32_t>(vocab_size));
 }

@@ -1,7 +1,7 @@
 // TokenTrie: the bytes of a vocabulary's tokens as a tree in depth-first order, so that a grammar looks at
-// each common prefix once. Control tokens, but for those that tool calls are written with, and tokens without
-// bytes are not in it: no grammar produces them.
-// Immutable once built; any thread.
+// each common prefix once. Control tokens are behind kControlTokenByte in it, but for those that tool calls
+// are written with, which are text to grammars. Tokens without bytes, or with that byte, are not in it: no
+// grammar produces them. Immutable once built; any thread.
 #pragma once
 
 #include <cstddef>

@@ -8,9 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "grammar/grammar_spec.h"
+#include "grammar/call_rules.h"
 #include "grammar/json_schema.h"
-#include "grammar/json_text.h"
 #include "tokenizer/unicode.h"
 
 namespace tandem {
@@ -65,11 +64,6 @@ E text_without(std::string_view mark) {
   return E::sequence({E::repeat(E::choice({any_but({'<'}), std::move(no_mark)}), 0), E::repeat(begin, 0)});
 }
 
-void shift_calls(E& expression, uint32_t by) {
-  if (expression.kind == E::Kind::rule) expression.rule += by;
-  for (E& child : expression.children) shift_calls(child, by);
-}
-
 // Beside its type.
 bool asserts_nothing_else(const Json& property) {
   for (const auto& [keyword, value] : property.items()) {
@@ -97,21 +91,12 @@ std::vector<std::string> texts_of(const Json& property) {
 
 class CallGrammar {
  public:
-  CallGrammar() : json_(rules_) { rules_.add("root"); }
-
   Result<GrammarRules> make(const Json& form) {
     const std::string format = form.value("format", "");
     const bool dsml = format == "dsml", glm = format == "glm";
-    std::vector<E> calls;
-    for (const Json& tool : form.at("tools")) {
-      auto call = dsml ? dsml_call(tool) : glm ? glm_call(tool) : hermes_call(tool);
-      if (!call) {
-        return make_error(call.error().code,
-                          "the function " + tool.at("name").get<std::string>() + ": " + call.error().message);
-      }
-      calls.push_back(E::call(rules_.add("call", std::move(*call))));
-    }
-    const E call = E::call(rules_.add("calls", E::choice(std::move(calls))));
+    TANDEM_ASSIGN(const E call, call_of_tools(form.at("tools"), parts_.rules, [&](const Json& tool) {
+                    return dsml ? dsml_call(tool) : glm ? glm_call(tool) : hermes_call(tool);
+                  }));
     const bool parallel = form.value("parallel", true);
     E block =
         dsml ? E::sequence({E::literal(kDsmlOpen), E::literal("\n"),
@@ -123,20 +108,15 @@ class CallGrammar {
     // As all families begin an answer that is calls alone, or behind its reasoning.
     E calls_alone = E::sequence({E::repeat(E::literal("\n"), 0, 2), block});
     if (form.contains("answer") && !form.value("required", false)) {
-      GrammarSpec spec;
-      spec.kind = static_cast<GrammarKind>(form["answer"].value("kind", 0));
-      spec.text = form["answer"].value("text", "");
-      if (spec.kind == GrammarKind::tool_calls)
-        return make_error(ErrorCode::invalid_argument, "the answer beside tool calls cannot be calls again");
-      TANDEM_ASSIGN(GrammarRules answer, grammar_rules(spec));
-      block = E::choice({add(std::move(answer)), std::move(calls_alone)});
+      TANDEM_ASSIGN(E answer, parts_.answer(form));
+      block = E::choice({std::move(answer), std::move(calls_alone)});
     } else if (!form.value("required", false)) {
       block = E::sequence({text_without(dsml ? kDsmlOpen : kHermesOpen), E::optional(std::move(block))});
     } else {
       block = std::move(calls_alone);
     }
-    rules_.rules[0].expression = std::move(block);
-    return std::move(rules_);
+    parts_.rules.rules[0].expression = std::move(block);
+    return std::move(parts_.rules);
   }
 
  private:
@@ -145,33 +125,8 @@ class CallGrammar {
     std::optional<E> text, json;
   };
 
-  Result<E> schema(const Json& document) {
-    TANDEM_ASSIGN(GrammarRules parts, json_schema_grammar(document.dump()));
-    return add(std::move(parts));
-  }
-
-  // The rules beside those that are here; a call of their first.
-  E add(GrammarRules parts) {
-    const auto first = static_cast<uint32_t>(rules_.rules.size());
-    for (GrammarRules::Rule& rule : parts.rules) {
-      shift_calls(rule.expression, first);
-      rules_.rules.push_back(std::move(rule));
-    }
-    return E::call(first);
-  }
-
-  static bool is_strict(const Json& tool) { return tool.value("strict", false); }
-  static Json parameters_of(const Json& tool) {
-    const Json none = {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
-    const auto found = tool.find("parameters");
-    return found == tool.end() || !found->is_object() || found->empty() ? none : *found;
-  }
-
   Result<E> hermes_call(const Json& tool) {
-    E arguments = json_.object();
-    if (is_strict(tool)) {
-      TANDEM_ASSIGN(arguments, schema(parameters_of(tool)));
-    }
+    TANDEM_ASSIGN(E arguments, parts_.arguments(tool));
     return E::sequence({E::literal(std::string(kHermesOpen) + "\n{\"name\": \"" +
                                    tool.at("name").get<std::string>() + "\", \"arguments\": "),
                         std::move(arguments), E::literal("}\n" + std::string(kHermesClose))});
@@ -180,10 +135,10 @@ class CallGrammar {
   // Each property of a call, in the schema's order: `make` has what stands before and behind its value.
   template <class Make>
   Status add_parameters(const Json& tool, std::string_view value_close, Make&& make, std::vector<E>& parts) {
-    const Json parameters = parameters_of(tool);
+    const Json parameters = CallRules::parameters_of(tool);
     const Json properties = parameters.value("properties", Json::object());
     const Json required = parameters.value("required", Json::array());
-    if (is_strict(tool)) {
+    if (CallRules::is_strict(tool)) {
       TANDEM_TRY(json_schema_grammar(parameters.dump()));  // what it refuses, by name
     }
     for (const auto& [name, property] : properties.items()) {
@@ -191,7 +146,8 @@ class CallGrammar {
         return make_error(ErrorCode::unsupported,
                           "the property \"" + name + "\" cannot be written in a call: rename it");
       }
-      TANDEM_ASSIGN(Value value, parameter_value(property, parameters, is_strict(tool), value_close));
+      TANDEM_ASSIGN(Value value,
+                    parameter_value(property, parameters, CallRules::is_strict(tool), value_close));
       E parameter = make(name, std::move(value));
       bool needed = false;
       for (const Json& each : required) needed = needed || each == name;
@@ -234,14 +190,14 @@ class CallGrammar {
   }
 
   E any_text(std::string_view close) {
-    if (text_ == UINT32_MAX) text_ = rules_.add("text", text_without(close));
+    if (text_ == UINT32_MAX) text_ = parts_.rules.add("text", text_without(close));
     return E::call(text_);
   }
 
   // Plain strings are written as they are, all else as JSON.
   Result<Value> parameter_value(const Json& property, const Json& parameters, bool strict,
                                 std::string_view close) {
-    if (!strict) return Value{any_text(close), json_.value()};
+    if (!strict) return Value{any_text(close), parts_.json.value()};
     if (is_plain_string(property)) return Value{any_text(close), {}};
     if (const std::vector<std::string> texts = texts_of(property); !texts.empty()) {
       std::vector<E> options;
@@ -254,12 +210,11 @@ class CallGrammar {
         if (parameters.contains(definitions)) document[definitions] = parameters[definitions];
       }
     }
-    TANDEM_ASSIGN(E value, schema(document));
+    TANDEM_ASSIGN(E value, parts_.schema(document));
     return Value{{}, std::move(value)};
   }
 
-  GrammarRules rules_;
-  JsonText json_;
+  CallRules parts_;
   uint32_t text_ = UINT32_MAX;
 };
 
@@ -271,11 +226,15 @@ Result<GrammarRules> tool_call_grammar(std::string_view form) {
     return tool.is_object() && tool.value("name", Json()).is_string();
   };
   const Json tools = parsed.is_object() ? parsed.value("tools", Json()) : Json();
-  if (!tools.is_array() || tools.empty() || !std::all_of(tools.begin(), tools.end(), is_tool)) {
+  const bool harmony = parsed.is_object() && parsed.value("format", Json()) == "harmony";
+  // In harmony an answer of a given form is a message of its own, whether there are tools or not.
+  const bool may_be_empty = harmony && parsed.contains("answer");
+  if (!tools.is_array() || (tools.empty() && !may_be_empty) ||
+      !std::all_of(tools.begin(), tools.end(), is_tool)) {
     return make_error(ErrorCode::invalid_argument,
                       "a form of tool calls must have a list of tools with names");
   }
-  return CallGrammar().make(parsed);
+  return harmony ? harmony_grammar(parsed) : CallGrammar().make(parsed);
 }
 
 bool is_written_as_text(const nlohmann::ordered_json& property) {

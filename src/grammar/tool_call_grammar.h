@@ -2,15 +2,17 @@
 // its model writes them in. Pure; any thread.
 //
 // A form is a JSON object:
-//   format    "hermes": <tool_call> with {"name", "arguments"}; "dsml": DeepSeek-V4's blocks; "glm":
-//   <tool_call>
-//             with <arg_key> and <arg_value>
+//   format    "hermes": <tool_call> with {"name", "arguments"}
+//             "dsml": DeepSeek-V4's blocks
+//             "glm": <tool_call> with <arg_key> and <arg_value>
+//             "harmony": gpt-oss' messages, which text and reasoning are as well
 //   required  true: the answer is calls alone; false: text, then calls or none
 //   answer    {"kind", "text"} of a GrammarSpec: without a call the answer has this form, instead of any text
 //   parallel  whether there may be several calls
-//   tools     a list of {"name", "parameters", "strict"}: strict arguments match the JSON schema; others are
-//   any
-//             object (hermes), or any values of the properties that the schema declares (dsml, glm)
+//   reasoning of harmony: whether messages of reasoning may come before (default true)
+//   tools     a list of {"name", "parameters", "strict"}; of harmony it may be empty beside an `answer`.
+//             Strict arguments match the JSON schema; others are any object (hermes, harmony), or any values
+//             of the properties that the schema declares (dsml, glm)
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

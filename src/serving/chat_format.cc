@@ -173,6 +173,7 @@ Result<ChatFormat> make_chat_format(const ChatTemplateSource& source, const Outp
   if (out.output.tool_calls == ToolCallFormat::hermes) out.features.call_format = "hermes";
   if (out.output.tool_calls == ToolCallFormat::glm) out.features.call_format = "glm";
   if (out.output.tool_calls == ToolCallFormat::dsml) out.features.call_format = "dsml";
+  if (out.output.tool_calls == ToolCallFormat::harmony) out.features.call_format = "harmony";
   out.features.reasons = out.output.reasoning != ReasoningFormat::none;
   out.features.reads_tool_calls = !automatic || out.output.tool_calls != ToolCallFormat::none;
   return out;

@@ -58,7 +58,7 @@ TEST(ChatFormat, Harmony) {
   EXPECT_EQ(format.output.reasoning, ReasoningFormat::harmony);
   EXPECT_EQ(format.output.tool_calls, ToolCallFormat::harmony);
   EXPECT_TRUE(format.features.tools && format.features.tool_messages && format.features.reads_tool_calls);
-  EXPECT_TRUE(format.features.call_format.empty()) << "calls cannot be enforced";
+  EXPECT_EQ(format.features.call_format, "harmony");
   ChatInput input;
   input.messages.push_back({.role = "user", .content = "q"});
   input.messages.push_back({.role = "assistant",

@@ -9,6 +9,7 @@
 
 #include "serving/answer_reply.h"
 #include "serving/api_error.h"
+#include "serving/form_place.h"
 #include "serving/messages_reply.h"
 #include "serving/messages_request.h"
 #include "serving/openai_request.h"
@@ -76,33 +77,6 @@ std::optional<ApiError> check_length(const ServedModel& model, size_t tokens, co
     return ApiError{.message = std::string(field) + " has no tokens; at least one is needed", .param = field};
   if (tokens <= max_prompt_tokens(limits)) return std::nullopt;
   return too_long(limits, std::to_string(tokens), field);
-}
-
-// The form holds for what comes behind the reasoning, which is marked by tokens; so does a budget of it.
-std::optional<ApiError> free_the_reasoning(const ServedModel& model, bool reasoning_open,
-                                           GrammarSpec& grammar) {
-  const bool has_budget = grammar.reasoning_budget != UINT32_MAX;
-  if (grammar.empty() && !has_budget) return std::nullopt;
-  if (model.output_format.reasoning == ReasoningFormat::none) {
-    // A model that does not reason keeps every budget.
-    grammar.reasoning_budget = UINT32_MAX;
-    return std::nullopt;
-  }
-  grammar.reasoning_begin = model.tokenizer->id_of("<think>").value_or(-1);
-  grammar.reasoning_end = model.tokenizer->id_of("</think>").value_or(-1);
-  grammar.in_reasoning = reasoning_open;
-  if (grammar.reasoning_end < 0) grammar.reasoning_begin = -1;
-  if (grammar.reasoning_end >= 0) return std::nullopt;
-  if (has_budget) {
-    return ApiError{
-        .message =
-            "a budget of reasoning (thinking.budget_tokens, thinking_token_budget) needs </think> as a "
-            "token, and the tokenizer has none: leave it out"};
-  }
-  if (!reasoning_open) return std::nullopt;
-  return ApiError{.message =
-                      "an answer of a given form behind reasoning needs </think> as a token, and the "
-                      "tokenizer has none: switch reasoning off with chat_template_kwargs"};
 }
 
 // 0 seconds: never.
@@ -277,7 +251,7 @@ void CompletionService::run_chat(const ServedModel& model, const HttpRequest& re
           .prompts = {},
           .echo = {},
           .make_listener = std::move(make_listener)};
-  if (auto error = free_the_reasoning(model, prompt->reasoning_open, job.common.sampling.grammar))
+  if (auto error = place_form(model, prompt->reasoning_open, job.common.sampling.grammar))
     return refuse(*error);
   job.prompts.push_back(std::move(prompt->tokens));
   start(model, request, std::move(job), writer);

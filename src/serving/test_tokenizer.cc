@@ -117,6 +117,36 @@ void write_deepseek_v4_test_folder(const std::string& folder) {
   std::ofstream(folder + "/generation_config.json") << json{{"eos_token_id", kEosId}}.dump();
 }
 
+namespace {
+
+void write_harmony(const std::string& folder, const std::vector<const char*>& marks) {
+  json added =
+      json::array({added_token(kBosId, "<|startoftext|>", true), added_token(kEosId, "<|return|>", true)});
+  int32_t id = kEosId;
+  for (const char* mark : marks) added.push_back(added_token(++id, mark, true));
+  const json config = {{"eos_token", "<|return|>"},
+                       {"chat_template",
+                        "{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}{% for message in "
+                        "messages %}<|start|>"
+                        "{{ message.role }}<|channel|>final<|message|>{{ message.content }}{% for call in "
+                        "message.tool_calls or [] %}"
+                        "{{ call.function.name }}{% endfor %}<|end|>{% endfor %}<|start|>assistant"}};
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/tokenizer.json") << tokenizer_json(std::move(added)).dump();
+  std::ofstream(folder + "/tokenizer_config.json") << config.dump();
+  std::ofstream(folder + "/generation_config.json") << json{{"eos_token_id", kEosId}}.dump();
+}
+
+}  // namespace
+
+void write_harmony_test_folder(const std::string& folder) {
+  write_harmony(folder, {"<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|call|>"});
+}
+
+void write_harmony_test_folder_without_marks(const std::string& folder) {
+  write_harmony(folder, {"<|start|>"});
+}
+
 std::shared_ptr<const Tokenizer> load_test_tokenizer() {
   const auto folder =
       std::filesystem::temp_directory_path() / ("tandem_test_tokenizer_" + std::to_string(getpid()));

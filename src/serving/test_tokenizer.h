@@ -18,6 +18,10 @@ inline constexpr int32_t kBosId = 260, kEosId = 261, kImStartId = 262, kImEndId 
 void write_test_model_folder(const std::string& folder);
 // The same bytes with DeepSeek-V4's control tokens from 260 on, and a config.json of that type: no template.
 void write_deepseek_v4_test_folder(const std::string& folder);
+// The same bytes with harmony's control tokens from 260 on, and a template that writes them; or
+// the template alone.
+void write_harmony_test_folder(const std::string& folder);
+void write_harmony_test_folder_without_marks(const std::string& folder);
 std::shared_ptr<const Tokenizer> load_test_tokenizer();
 // One id a byte.
 std::vector<int32_t> byte_ids(std::string_view text);

@@ -133,6 +133,7 @@ void hold_calls(FieldReader& fields, const nlohmann::ordered_json& tools, const 
   nlohmann::ordered_json form = {{"format", features.call_format},
                                  {"required", choice.required},
                                  {"parallel", parallel && choice.name.empty()},
+                                 {"reasoning", features.reasons},
                                  {"tools", std::move(list)}};
   // What the answer is if it is no call.
   if (!grammar.empty()) form["answer"] = {{"kind", static_cast<int>(grammar.kind)}, {"text", grammar.text}};
