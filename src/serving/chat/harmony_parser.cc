@@ -19,6 +19,28 @@ constexpr std::string_view kRecipient = "to=", kFunctions = "functions.";
 // Role, recipient, channel and content type: a header that grows beyond this is somebody's text.
 constexpr size_t kMostHeader = 512;
 
+constexpr size_t kLongestEnd = 10;  // <|return|>
+
+// Of what ends a message, the bytes that belong to it: the next message's beginning does not.
+size_t end_length(std::string_view mark) {
+  return mark == kStart ? 0 : mark.size();
+}
+
+struct End {
+  size_t at = std::string_view::npos, length = 0;
+  explicit operator bool() const { return at != std::string_view::npos; }
+};
+
+// The first of the marks in `text` from `from` on.
+End find_end(std::string_view text, size_t from) {
+  End end;
+  for (const std::string_view mark : kEnds) {
+    const size_t at = text.find(mark, from);
+    if (at < end.at) end = {at, end_length(mark)};
+  }
+  return end;
+}
+
 // The word behind `mark`, up to a blank or the next mark.
 std::string_view word_behind(std::string_view header, std::string_view mark) {
   const size_t at = header.find(mark);
@@ -66,8 +88,9 @@ bool HarmonyParser::step(bool at_end, OutputDeltas& out) {
     case State::header:
       return read_header(at_end, out);
     case State::body:
-    case State::call:
       return read_body(at_end, out);
+    case State::call:
+      return read_call(at_end, out);
     case State::between: {
       const size_t begin = text_.find_first_not_of(kBlanks);
       if (begin == std::string::npos) {
@@ -109,6 +132,9 @@ bool HarmonyParser::read_header(bool at_end, OutputDeltas& out) {
   if (takes_calls_ && recipient.starts_with(kFunctions) && recipient.size() > kFunctions.size()) {
     name_ = recipient.substr(kFunctions.size());
     state_ = State::call;
+    arguments_ = {};
+    is_call_ = true;
+    searched_ = 0;
     return true;
   }
   const bool analysis = channel == "analysis" && recipient.empty();
@@ -121,25 +147,53 @@ bool HarmonyParser::read_header(bool at_end, OutputDeltas& out) {
 }
 
 bool HarmonyParser::read_body(bool at_end, OutputDeltas& out) {
-  size_t end = std::string::npos, length = 0, safe = text_.size();
-  for (const std::string_view mark : kEnds) {
-    const size_t at = text_.find(mark);
-    if (at < end) {
-      end = at;
-      length = mark == kStart ? 0 : mark.size();
+  const End found = find_end(text_, 0);
+  size_t end = found.at;
+  if (!found) {
+    end = text_.size();
+    for (const std::string_view mark : kEnds) {
+      if (!at_end) end = std::min(end, text_.size() - marker_suffix(text_, mark));
     }
-    safe = std::min(safe, text_.size() - marker_suffix(text_, mark));
   }
-  const bool ended = end != std::string::npos;
-  if (state_ == State::call) {
-    if (ended) end_call(end, end + length, out);
-    return ended;
-  }
-  if (!ended) end = at_end ? text_.size() : safe;
   give(kind_, std::string_view(text_).substr(0, end), out);
-  text_.erase(0, end + length);
-  if (ended) state_ = State::between;
-  return ended;
+  text_.erase(0, end + found.length);
+  if (found) state_ = State::between;
+  return static_cast<bool>(found);
+}
+
+// The marks are letters here: those in a string of the arguments end nothing. What turns out to be no object
+// with an end behind it ends at the first.
+bool HarmonyParser::read_call(bool at_end, OutputDeltas& out) {
+  if (is_call_ && !arguments_.has_begun()) {
+    arguments_.at = std::min(text_.size(), text_.find_first_not_of(kBlanks, arguments_.at));
+    if (arguments_.at == text_.size()) return false;
+    is_call_ = text_[arguments_.at] == '{';
+  }
+  if (is_call_ && !arguments_.read(text_)) {
+    if (!at_end) return false;
+    is_call_ = false;  // cut off
+  }
+  if (is_call_) {
+    const size_t behind = std::min(text_.size(), text_.find_first_not_of(kBlanks, arguments_.end));
+    const std::string_view rest = std::string_view(text_).substr(behind);
+    bool may_end = false;
+    for (const std::string_view mark : kEnds) {
+      if (rest.starts_with(mark)) {
+        end_call(behind, behind + end_length(mark), out);
+        return true;
+      }
+      may_end = may_end || mark.starts_with(rest);
+    }
+    if (may_end) return false;
+    is_call_ = false;
+  }
+  const End found = find_end(text_, searched_);
+  if (found) {
+    end_call(found.at, found.at + found.length, out);
+    return true;
+  }
+  searched_ = text_.size() - std::min(text_.size(), kLongestEnd - 1);
+  return false;
 }
 
 // The body of a call is text_ up to `end`, and what stood behind it up to `used`.

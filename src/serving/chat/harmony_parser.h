@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "serving/chat/json_scan.h"
 #include "serving/chat/output_parser.h"
 
 namespace tandem {
@@ -33,6 +34,7 @@ class HarmonyParser {
   bool step(bool at_end, OutputDeltas& out);
   bool read_header(bool at_end, OutputDeltas& out);
   bool read_body(bool at_end, OutputDeltas& out);
+  bool read_call(bool at_end, OutputDeltas& out);
   void end_call(size_t end, size_t used, OutputDeltas& out);
   void give(OutputDelta::Kind kind, std::string_view text, OutputDeltas& out);
 
@@ -41,7 +43,10 @@ class HarmonyParser {
   OutputDelta::Kind kind_ = OutputDelta::Kind::content;  // of the body
   std::string header_;                                   // of the call, as it was written
   std::string name_;
-  std::string text_;  // not decided
+  JsonScan arguments_;   // of the call, in text_
+  bool is_call_ = true;  // so far: its body may still be an object and an end
+  size_t searched_ = 0;  // of a body that is none: from here on its end may begin
+  std::string text_;     // not decided
   bool first_ = true;
   uint32_t calls_ = 0;
 };

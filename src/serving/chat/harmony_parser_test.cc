@@ -90,6 +90,23 @@ TEST(HarmonyParser, Calls) {
       {"", "I look.", {{"a", "{}"}, {"b", "{\"x\":1}"}}});
 }
 
+// Marks in a text of the arguments are letters.
+TEST(HarmonyParser, MarksInsideArguments) {
+  const std::string header = "<|channel|>commentary to=functions.a<|message|>";
+  for (const std::string inside : {"<|call|>", "<|end|><|start|>assistant", "\\\"}<|return|>"}) {
+    const std::string arguments = "{\"x\": [\"" + inside + "\"]}";
+    expect_parts(header + arguments + "<|call|>", {"", "", {{"a", arguments}}});
+    expect_parts(header + " " + arguments + "\n<|end|><|start|>assistant" + header + "{}",
+                 {"", "", {{"a", " " + arguments + "\n"}, {"a", "{}"}}});
+    expect_parts(header + arguments, {"", "", {{"a", arguments}}});
+  }
+  // An object that is not closed, or has something behind it, ends at the first mark; what follows is read as
+  // ever.
+  const std::string rest = "<|start|>assistant<|channel|>final<|message|>Sorry.";
+  expect_parts(header + "{\"x\": \"1<|call|>" + rest, {"", header + "{\"x\": \"1<|call|>Sorry.", {}});
+  expect_parts(header + "{} or so<|end|>" + rest, {"", header + "{} or so<|end|>Sorry.", {}});
+}
+
 TEST(HarmonyParser, NothingIsLost) {
   const std::string header = "<|channel|>commentary to=functions.a <|constrain|>json<|message|>";
   // Without tools in the request, with arguments that are no object, cut off, to somebody else.

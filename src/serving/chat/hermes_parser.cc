@@ -35,40 +35,21 @@ bool read_call(std::string_view object, ParsedCall& call) {
 HermesParser::HermesParser() : ToolCallParser(kBlock) {}
 
 void HermesParser::restart(bool /*new_block*/) {
-  begin_ = at_ = end_ = 0;
-  depth_ = 0;
-  string_ = escape_ = false;
+  begin_ = 0;
+  scan_ = {};
 }
 
 ToolCallParser::Step HermesParser::advance(std::string_view text, size_t& used, ParsedCall& call) {
-  if (depth_ == 0 && end_ == 0) {
-    begin_ = at_ = std::min(text.size(), text.find_first_not_of(kBlanks, at_));
-    if (at_ == text.size()) return Step::more;
-    if (text[at_] != '{') return Step::malformed;
+  if (!scan_.has_begun()) {
+    begin_ = scan_.at = std::min(text.size(), text.find_first_not_of(kBlanks, scan_.at));
+    if (begin_ == text.size()) return Step::more;
+    if (text[begin_] != '{') return Step::malformed;
   }
-  for (; end_ == 0 && at_ < text.size(); ++at_) {
-    const char c = text[at_];
-    if (string_) {
-      if (escape_) {
-        escape_ = false;
-      } else if (c == '\\') {
-        escape_ = true;
-      } else if (c == '"') {
-        string_ = false;
-      }
-    } else if (c == '"') {
-      string_ = true;
-    } else if (c == '{' || c == '[') {
-      ++depth_;
-    } else if ((c == '}' || c == ']') && --depth_ == 0) {
-      end_ = at_ + 1;
-    }
-  }
-  if (end_ == 0) return Step::more;
-  const size_t close = std::min(text.size(), text.find_first_not_of(kBlanks, end_));
+  if (!scan_.read(text)) return Step::more;
+  const size_t close = std::min(text.size(), text.find_first_not_of(kBlanks, scan_.end));
   const std::string_view rest = text.substr(close);
   if (!rest.starts_with(kBlockEnd)) return kBlockEnd.starts_with(rest) ? Step::more : Step::malformed;
-  const std::string_view object = text.substr(begin_, end_ - begin_);
+  const std::string_view object = text.substr(begin_, scan_.end - begin_);
   if (!is_object(object) || !read_call(object, call)) return Step::malformed;
   used = close + kBlockEnd.size();
   return Step::last_call;

@@ -6,6 +6,7 @@
 // as that object; none, or null, as {}.
 #pragma once
 
+#include "serving/chat/json_scan.h"
 #include "serving/chat/tool_call_parser.h"
 
 namespace tandem {
@@ -20,10 +21,7 @@ class HermesParser : public ToolCallParser {
 
  private:
   size_t begin_ = 0;  // of the object
-  size_t at_ = 0;     // what has been looked at
-  int depth_ = 0;     // of brackets at at_
-  bool string_ = false, escape_ = false;
-  size_t end_ = 0;  // of the object; 0: not reached
+  JsonScan scan_;
 };
 
 }  // namespace tandem
