@@ -162,6 +162,7 @@ Result<E> SchemaReader::all_of(const Json& schemas, const std::string& path, int
   for (const Json& part : schemas) {
     const Json* schema = &part;
     if (part.is_object() && part.contains("$ref")) {
+      TANDEM_TRY(stands_alone(part, "$ref", path));
       TANDEM_ASSIGN(schema, target_of(part["$ref"], path));
     }
     if (!schema->is_object()) return bad(path, "allOf must be a list of schemas");

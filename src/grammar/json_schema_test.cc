@@ -32,9 +32,14 @@ TEST(JsonSchema, Values) {
   expect_case({R"({})",
                {"1", "\"a\"", "null", R"({"a":[1,{}]})", "[]", "-0.5e+3"},
                {"", "01", "nul", "[1,]", "'a'"}});
-  expect_case({R"({"type":"string"})",
-               {R"("")", R"("é\n\"\u00e9")", R"("/")"},
-               {"\"\n\"", R"("\x")", R"("a)", "\"\xff\""}});
+  expect_case(
+      {R"({"type":"string"})",
+       {R"("")", R"("é\n\"\u00e9")", R"("/")", R"("\uD83D\ude00\ud7ff\ue000")"},
+       {"\"\n\"", R"("\x")", R"("a)", "\"\xff\"", R"("\ud83d")", R"("\ud83d\u0041")", R"("\udc00")"}});
+  // What a float64 cannot hold is no number to many parsers.
+  expect_case({R"({"type":"number"})",
+               {"9999999999999999999.9e289", "-1E99", "5e-07", "1e+100", "2e207"},
+               {"1e290", "1e300", "1e999", "1e"}});
   expect_case({R"({"type":["integer","null"]})", {"null", "-7", "0"}, {"1.5", "true", "-"}});
   expect_case({R"({"type":"boolean"})", {"true", "false"}, {"True", "0"}});
   expect_case(
@@ -177,6 +182,8 @@ TEST(JsonSchema, WhatItCannotKeepIsNamed) {
            {R"({"type":"integer","minimum":1.5})", "minimum is 1.5"},
            {R"({"properties":{"a":{}},"required":["b"]})", R"(required names "b")"},
            {R"({"allOf":[{"type":"object"},{"type":"string"}]})", R"("type" inside allOf)"},
+           {R"({"$defs":{"a":{"properties":{}}},"allOf":[{"$ref":"#/$defs/a","required":["x"]},{}]})",
+            R"("required" beside "$ref")"},
            {R"({"properties":{"a":false}})", "at #/properties/a: false allows no value"},
            {R"([1])", "is not a schema"},
        }) {

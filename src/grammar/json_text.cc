@@ -15,24 +15,28 @@ using E = GrammarExpression;
 // Deeper than any model indents; what matters is that it ends.
 constexpr uint32_t kMaxIndentation = 40;
 // Digits behind the first: as many as a 64-bit integer has, and as a float64 needs.
-constexpr uint32_t kMaxIntegerDigits = 18, kMaxFractionDigits = 17, kMaxExponentDigits = 3;
+constexpr uint32_t kMaxIntegerDigits = 18, kMaxFractionDigits = 17;
 
 E digits(uint32_t min, uint32_t max) {
   return E::repeat(E::range('0', '9'), min, max);
-}
-
-E hex_digit() {
-  CodepointSet set;
-  set.add('0', '9');
-  set.add('A', 'F');
-  set.add('a', 'f');
-  return E::one_of(std::move(set));
 }
 
 CodepointSet set_of(std::string_view characters) {
   CodepointSet set;
   for (const char c : characters) set.add(static_cast<unsigned char>(c));
   return set;
+}
+
+// \u and four digits; of half a character beyond U+FFFF only with the other half, or parsers refuse it.
+E unicode_escape() {
+  const E digit = E::one_of(set_of("0123456789abcdefABCDEF"));
+  const auto escape = [&](std::string_view first, std::string_view second) {
+    return E::sequence(
+        {E::literal("\\u"), E::one_of(set_of(first)), E::one_of(set_of(second)), E::repeat(digit, 2, 2)});
+  };
+  E pair = E::sequence({escape("dD", "89abAB"), escape("dD", "cdefCDEF")});
+  return E::choice(
+      {escape("0123456789abcefABCEF", "0123456789abcdefABCDEF"), escape("dD", "01234567"), std::move(pair)});
 }
 
 // What stands in a string as it is.
@@ -109,8 +113,7 @@ E JsonText::space() {
 
 E JsonText::character() {
   return shared(character_, "character", [] {
-    E unicode = E::sequence({E::literal("\\u"), E::repeat(hex_digit(), 4, 4)});
-    return E::choice({E::one_of(plain_characters()), short_escape(), std::move(unicode)});
+    return E::choice({E::one_of(plain_characters()), short_escape(), unicode_escape()});
   });
 }
 
@@ -130,8 +133,11 @@ E JsonText::integer() {
 E JsonText::number() {
   return shared(number_, "number", [this] {
     E fraction = E::sequence({E::literal("."), digits(1, kMaxFractionDigits)});
-    E exponent = E::sequence(
-        {E::one_of(set_of("eE")), E::optional(E::one_of(set_of("+-"))), digits(1, kMaxExponentDigits)});
+    // Up to 289: with nineteen digits before it a number is still a float64, where parsers refuse infinity.
+    E power = E::choice({digits(1, 2), E::sequence({E::literal("1"), digits(2, 2)}),
+                         E::sequence({E::literal("2"), E::range('0', '8'), digits(1, 1)})});
+    E exponent =
+        E::sequence({E::one_of(set_of("eE")), E::optional(E::one_of(set_of("+-"))), std::move(power)});
     return E::sequence({integer(), E::optional(std::move(fraction)), E::optional(std::move(exponent))});
   });
 }
@@ -141,8 +147,9 @@ E JsonText::boolean() {
 }
 
 E JsonText::value() {
-  return shared(value_, "value",
-                [this] { return E::choice({object(), array(), string(), number(), boolean(), null()}); });
+  return shared(value_, "value", [this] {
+    return E::choice({object(), array(), string(), number(), boolean(), null()});
+  });
 }
 
 E JsonText::array() {
