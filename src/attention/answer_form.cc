@@ -68,7 +68,7 @@ void AnswerForm::advance(int32_t token) {
 
 Result<AnswerForm> GrammarCache::form(const GrammarSpec& spec) {
   if (spec.empty()) return spec.has_budget() ? AnswerForm(nullptr, spec) : AnswerForm();
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (vocabulary_ == nullptr) {
     if (!load_) {
       return make_error(ErrorCode::unsupported,
@@ -84,8 +84,12 @@ Result<AnswerForm> GrammarCache::form(const GrammarSpec& spec) {
     if (known->grammar->memory_bytes() <= kMaxGrammarBytes) return AnswerForm(known->grammar, spec);
     entries_.pop_front();  // answers that are under way keep theirs
   }
+  // A large one takes seconds, in which others need not wait. Two that ask for it at once both compile it.
+  const auto vocabulary = vocabulary_;
+  lock.unlock();
   TANDEM_ASSIGN(const GrammarRules rules, grammar_rules(spec));
-  TANDEM_ASSIGN(std::shared_ptr<TokenGrammar> grammar, TokenGrammar::compile(rules, vocabulary_));
+  TANDEM_ASSIGN(std::shared_ptr<TokenGrammar> grammar, TokenGrammar::compile(rules, vocabulary));
+  lock.lock();
   entries_.push_front({spec, grammar});
   if (entries_.size() > kMaxGrammars) entries_.pop_back();
   return AnswerForm(std::move(grammar), spec);
