@@ -10,9 +10,27 @@ from tests.security import peer
 
 from .mutated_rank import DATA, HELLO, NONCE, PROOF, Mutation
 
+BYE = 5  # of the carrier
 KEY = b"a key of forty bytes that ranks share..."
 CONNECTING, LISTENING = 1, 2
 PATIENCE_S = 60
+
+
+class NoncesForNonces(Mutation):
+    """As right as who says its nonce at once: only once it has heard the client's, and a bye to one who says something else."""
+
+    def __init__(self):
+        self.first, self.heard = None, threading.Event()
+
+    def up(self, kind, channel, value):
+        if kind != HELLO and self.first is None:
+            self.first = kind
+            self.heard.set()
+        return [(kind, channel, value)]
+
+    def down(self, kind, channel, value):
+        silent = kind == NONCE and not (self.heard.wait(PATIENCE_S) and self.first == NONCE)
+        return [(BYE, 0, 0) if silent else (kind, channel, value)]
 
 
 class Keyed(Mutation):

@@ -99,8 +99,7 @@ class Passage:
     def run(self):
         try:
             while data := self.source.recv(1 << 16):
-                out = self.take(self.held + data)
-                if out:
+                for out in self.take(self.held + data):
                     self.target.sendall(out)
             self.target.sendall(self.held)
             self.target.shutdown(socket.SHUT_WR)
@@ -112,7 +111,7 @@ class Passage:
                     pass
 
     def take(self, data):
-        out = b""
+        """What goes on, frame by frame: a mutation that waits holds back what it waits with, and nothing before it."""
         while not self.raw and len(data) >= 16:
             magic, kind, channel, _, value, _ = struct.unpack_from("<IBBHII", data)
             if magic != TCP_MAGIC or data[:16] != tcp_head(kind, channel, value) or value > MOST_BYTES:
@@ -122,10 +121,11 @@ class Passage:
             if len(data) < end:
                 break
             content = Message(data[16:end]) if kind == DATA else data[16:end] if kind in WITH_BODY else value
-            out += b"".join(encode(*frame) for frame in self.change(kind, channel, content))
+            yield b"".join(encode(*frame) for frame in self.change(kind, channel, content))
             data = data[end:]
         self.held = b"" if self.raw else data
-        return out + data if self.raw else out
+        if self.raw:
+            yield data
 
 
 class MutatedRank:

@@ -7,7 +7,7 @@ from tests.conftest import FfnRank
 from tests.security.test_peer_key import key_file
 from tests.security.test_peer_tls import certificates
 
-from .careless import KEY, KEYED_MUTANTS, TLS_MUTANTS, TlsRank
+from .careless import KEY, KEYED_MUTANTS, TLS_MUTANTS, NoncesForNonces, TlsRank
 from .mutated_rank import MutatedRank
 from .test_conformance import names, results, run
 
@@ -112,6 +112,15 @@ def test_right_ranks_behind_the_proxies_pass(keyed, encrypted):
             passes(proxy.address, secured.flags, mutants)
         finally:
             proxy.close()
+
+
+def test_a_rank_may_keep_its_nonce_until_it_has_the_clients(keyed):
+    proxy = MutatedRank(keyed.rank.address, NoncesForNonces)
+    try:
+        cases, status = results(proxy.address, "--only", "security.key_data*,security.key_other*", *keyed.flags)
+    finally:
+        proxy.close()
+    assert {outcome for outcome, _ in cases.values()} == {"ok"} and status == 0, cases
 
 
 @pytest.mark.parametrize("mutant", KEYED_MUTANTS)
