@@ -64,6 +64,10 @@ def test_a_killed_rank_is_named_and_comes_back(own_pool):
             ticket.result()
         with pytest.raises(tandem_client.DeadlineExceeded, match=f"FFN rank 0 at {pool.address}: not there in time: "):
             client.compute(1, ROWS, timeout=0.5)
+        client._reach_s, patient = 0.5, client._reach_s
+        with pytest.raises(tandem_client.DeadlineExceeded, match="not there in time: "):
+            client.compute(1, ROWS, timeout=3600)  # for its answer, not for a rank that is gone
+        client._reach_s = patient
         own_pool("arith", port=port)
         assert (client.compute(1, ROWS) == before).all()
 

@@ -22,8 +22,8 @@ def attach(model: torch.nn.Module, address: str | Sequence[str] | Client, *, exp
     of rank, or a Client, which several models of one shape may share. Returns the Client; close it when the model is not used any more.
     Unsupported: another model, by its class; InvalidArgument: the FFN ranks hold a model of another shape, by the facts that differ. Weights
     are not compared: `expect={"model_fingerprint": ...}` insists on those of an earlier `tandem_client.describe(address).raw`.
-    `timeout`: seconds for connecting. `reply_timeout`: seconds for the rows of one layer, of a long prompt too; a rank that is lost is noticed
-    within a second whatever it is.
+    `timeout`: seconds for reaching the ranks, now and when one is lost, which is noticed within a second. `reply_timeout`: seconds for the rows of
+    one layer, of a long prompt too.
     """
     family = family_of(model)
     expected = {**_facts(model.config, family), **(expect or {})}

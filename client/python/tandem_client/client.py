@@ -62,11 +62,13 @@ class Client:
     `addresses`: "tcp://host:port" of each rank, a list or separated by commas. `expect`: settings that must be so, as
     docs/protocol.md section 4 names them (hidden_size=4096, gate="attention", ...). `key_file`: a pre-shared key. `tls_files`: certificate
     and key of this side, and the CA of the FFN ranks', as PEM.
-    `rank`: number of this attention side, for the FFN ranks' logs.
+    `rank`: number of this attention side, for the FFN ranks' logs. `timeout`: seconds in which ranks must be reached, now and by a request that
+    finds one lost.
     """
 
     def __init__(self, addresses: str | Sequence[str], *, expect: Mapping[str, object] | None = None, key_file: str | None = None,
                  tls_files: tuple[str, str, str] | None = None, rank: int = 0, timeout: float = _CONNECT_S):
+        self._reach_s = timeout
         deadline = time.monotonic() + timeout
         if isinstance(addresses, str):
             addresses = [address.strip() for address in addresses.split(",")]
@@ -178,7 +180,7 @@ class Client:
             self._send(ticket, (turn + i) % count, Request(rows=end - begin, payloads=mine, **common))
 
     def _send(self, ticket: Ticket, rank: int, request: Request) -> None:
-        session = self._ranks[rank].open(ticket.deadline)
+        session = self._ranks[rank].open(min(ticket.deadline, time.monotonic() + self._reach_s))
         ticket.sent.append((session, session.submit(request, ticket.deadline)))
 
     # ---- the end ----
