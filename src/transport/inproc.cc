@@ -3,7 +3,6 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 
-#include <cerrno>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -16,7 +15,7 @@
 namespace tandem::inproc {
 namespace {
 
-// Signs of life are two words in the shared memory, written by every poll.
+// Signs of life are two words in the shared memory: one counts heartbeats, the other is the goodbye.
 class InprocLink final : public PeerLink {
  public:
   InprocLink(std::shared_ptr<RingMemory> memory, int side) : memory_(std::move(memory)), side_(side) {}
@@ -93,11 +92,6 @@ class InprocListener final : public Listener {
   std::shared_ptr<Backlog> backlog_;
 };
 
-std::unexpected<Error> no_descriptor() {
-  return make_error(ErrorCode::resource_exhausted,
-                    "eventfd: " + system_message(errno) + "; raise the limit of open files (ulimit -n)");
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointOptions& options) {
@@ -105,7 +99,7 @@ Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointO
   backlog->options = options;
   backlog->address = "inproc://" + address.rest;
   backlog->event = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE));
-  if (!backlog->event) return no_descriptor();
+  if (!backlog->event) return no_descriptor("eventfd");
   const std::lock_guard lock(registry_mutex);
   auto& entry = registry()[address.rest];
   if (!entry.expired()) {
@@ -154,7 +148,7 @@ Result<std::unique_ptr<Endpoint>> connect_now(const Address& address, const Endp
   const bool complete = doorbells[0] && doorbells[1];
   const auto memory = std::make_shared<RingMemory>(static_cast<std::byte*>(base), layout,
                                                    std::move(doorbells[0]), std::move(doorbells[1]));
-  if (!complete) return no_descriptor();
+  if (!complete) return no_descriptor("eventfd");
   auto connected = std::make_unique<RingEndpoint>("inproc", name, 0, options, memory,
                                                   std::make_unique<InprocLink>(memory, 0));
   auto accepted = std::make_unique<RingEndpoint>("inproc", name + " (connecting)", 1, options, memory,

@@ -423,8 +423,8 @@ TEST(PeerSecurity, WhoMirrorsOurNonceAndOurProofIsRefused) {
   const auto listening = listen_tcp({"tcp", "127.0.0.1:0"});
   ASSERT_TRUE(listening);
   std::thread mirror([&] {
-    ASSERT_TRUE(wait_for_socket(listening->socket.get(), false, now() + kPatience));
-    const UniqueFd socket(::accept(listening->socket.get(), nullptr, nullptr));
+    ASSERT_TRUE(wait_for_socket(listening->get(), false, now() + kPatience));
+    const UniqueFd socket(::accept(listening->get(), nullptr, nullptr));
     Bytes bytes(kGreetingBytes + 2 * PeerProof::kFrameBytes);
     const auto pass = [&](size_t begin, size_t size) {
       const auto part = std::span(bytes).subspan(begin, size);
@@ -436,7 +436,7 @@ TEST(PeerSecurity, WhoMirrorsOurNonceAndOurProofIsRefused) {
     std::byte end{};
     (void)read_fully(socket.get(), {&end, 1});
   });
-  const auto connected = connect(tcp_name_of_local_end(listening->socket.get()), options);
+  const auto connected = connect(tcp_name_of_local_end(listening->get()), options);
   mirror.join();
   ASSERT_FALSE(connected);
   EXPECT_NE(connected.error().message.find("cannot prove that it has it"), std::string::npos)

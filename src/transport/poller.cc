@@ -11,15 +11,6 @@
 #include "transport/system_error.h"
 
 namespace tandem {
-namespace {
-
-std::unexpected<Error> no_descriptor(const char* what) {
-  return make_error(ErrorCode::resource_exhausted, std::string(what) + ": " + system_message(errno) +
-                                                       "; raise the limit of open files (ulimit -n)");
-}
-
-}  // namespace
-
 Result<Poller> Poller::create() {
   Poller poller;
   poller.epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));

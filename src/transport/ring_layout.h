@@ -25,7 +25,7 @@ struct RingControl {
 };
 struct SideBlock {
   alignas(64) std::atomic<uint32_t> armed;   // this side sleeps and wants to be woken by the next message
-  alignas(64) std::atomic<uint64_t> beats;   // inproc: grows with every poll of this side
+  alignas(64) std::atomic<uint64_t> beats;   // inproc: grows with every heartbeat of this side
   alignas(64) std::atomic<uint32_t> closed;  // inproc: this side ended the connection
 };
 using SentEntry = std::atomic<uint64_t>;   // slot << 32 | bytes: one load sees both

@@ -1,16 +1,14 @@
 #include "transport/shm.h"
 
 #include <fcntl.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <vector>
 
-#include "base/log.h"
+#include "transport/accepting.h"
 #include "transport/hello.h"
 #include "transport/shm_link.h"
 #include "transport/shm_memory.h"
@@ -43,123 +41,83 @@ Result<std::unique_ptr<Endpoint>> make_endpoint(UniqueFd socket, std::string pee
                                         std::move(link));
 }
 
-class ShmListener final : public Listener {
+class ShmAccepting final : public Accepting {
  public:
-  ShmListener(UnixListenSocket socket, UniqueFd epoll, std::string address, const EndpointOptions& options)
+  ShmAccepting(UniqueFd socket, std::string peer, std::string address, const EndpointOptions& options)
       : socket_(std::move(socket)),
-        epoll_(std::move(epoll)),
+        peer_(std::move(peer)),
         address_(std::move(address)),
-        options_(options) {}
+        options_(options),
+        deadline_(now() + options.connect_limit) {}
 
-  int fd() const override { return epoll_.get(); }
-  const std::string& address() const override { return address_; }
-  std::optional<Error> take_mismatch() override { return std::exchange(mismatch_, std::nullopt); }
-
-  Result<std::unique_ptr<Endpoint>> accept() override {
-    TANDEM_TRY(take_connections());
-    for (size_t i = 0; i < handshakes_.size();) {
-      std::array<std::byte, HelloLayout::kBytes> hello;
-      std::vector<UniqueFd> unwanted;
-      const auto got = receive_packet(handshakes_[i].socket.get(), hello, unwanted);
-      if (!got && got.error().code == ErrorCode::would_block && now() < handshakes_[i].deadline) {
-        ++i;
-        continue;
-      }
-      Handshake handshake = std::move(handshakes_[i]);
-      handshakes_.erase(handshakes_.begin() + static_cast<ptrdiff_t>(i));
-      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, handshake.socket.get(), nullptr);
-      if (got && *got == 0) continue;  // somebody who asked whether this path lives
-      const std::string peer = handshake.peer;
-      auto endpoint = got ? answer(std::move(handshake), std::span(hello).first(*got))
-                          : Result<std::unique_ptr<Endpoint>>(std::unexpected(got.error()));
-      if (endpoint) return endpoint;
-      log_warning("refused " + peer + ": " + endpoint.error().message);
+  Result<std::unique_ptr<Endpoint>> advance() override {
+    std::array<std::byte, HelloLayout::kBytes> hello;
+    std::vector<UniqueFd> unwanted;
+    const auto got = receive_packet(socket_.get(), hello, unwanted);
+    if (!got && got.error().code == ErrorCode::would_block) {
+      if (now() < deadline_) return nullptr;
+      return make_error(ErrorCode::deadline_exceeded, "it said no hello within the connect_limit");
     }
-    return nullptr;
+    if (!got) return std::unexpected(got.error());
+    if (*got == 0) return make_error(ErrorCode::cancelled, "somebody who asked whether this path lives");
+    return answer(std::span(hello).first(*got));
   }
+  int socket() const override { return socket_.get(); }
+  const std::string& peer() const override { return peer_; }
 
  private:
-  struct Handshake {
-    UniqueFd socket;
-    std::string peer;
-    Instant deadline;
-  };
-
-  Result<void> take_connections() {
-    for (int i = 0; i < kAcceptsPerCall; ++i) {
-      TANDEM_ASSIGN(Accepted taken, accept_connection(socket_.fd(), address_));
-      if (taken.none_waits) return {};
-      if (!taken.socket) continue;
-      UniqueFd socket = std::move(taken.socket);
-      auto peer = name_of_peer(socket.get(), address_);
-      if (!peer) {
-        log_warning("refused at " + address_ + ": " + peer.error().message);
-        continue;
-      }
-      if (handshakes_.size() == kMaxHandshakes) {
-        log_warning("dropped " + handshakes_.front().peer + ": too many connections that say nothing");
-        handshakes_.erase(handshakes_.begin());
-      }
-      epoll_event event{};
-      event.events = EPOLLIN;
-      epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket.get(), &event);
-      handshakes_.push_back({std::move(socket), std::move(*peer), now() + options_.connect_limit});
-    }
-    return {};
-  }
-
-  Result<std::unique_ptr<Endpoint>> answer(Handshake handshake, std::span<const std::byte> hello) {
+  Result<std::unique_ptr<Endpoint>> answer(std::span<const std::byte> hello) {
     const auto own_hello = HelloLayout::encode(options_);
     std::vector<std::byte> packet(own_hello.begin(), own_hello.end());
     const auto refuse = [&](const Error& error) -> Result<std::unique_ptr<Endpoint>> {
       const auto text =
           std::as_bytes(std::span(error.message)).first(std::min(error.message.size(), kMaxReasonBytes));
       packet.insert(packet.end(), text.begin(), text.end());
-      [[maybe_unused]] const auto sent = send_packet(handshake.socket.get(), packet, {});
+      [[maybe_unused]] const auto sent = send_packet(socket_.get(), packet, {});
       return std::unexpected(error);
     };
-    const auto matched =
-        match_hello(options_, address_, hello, handshake.peer, Carrier::messages, Unstated::adopted);
-    if (!matched) {
-      if (matched.error().code == ErrorCode::invalid_argument) mismatch_ = matched.error();
-      return refuse(matched.error());
-    }
+    const auto matched = match_hello(options_, address_, hello, peer_, Carrier::messages, Unstated::adopted);
+    if (!matched) return refuse(matched.error());
     const RingLayout layout(options_.slots_per_channel, options_.slot_bytes);
     const auto memory = create_shared_memory(layout.total_bytes());
     if (!memory) return refuse(memory.error());
     UniqueFd doorbells[2] = {UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
                              UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))};
-    if (!doorbells[0] || !doorbells[1]) {
-      return refuse({ErrorCode::resource_exhausted,
-                     "eventfd: " + system_message(errno) + "; raise the limit of open files (ulimit -n)"});
-    }
+    if (!doorbells[0] || !doorbells[1]) return refuse(no_descriptor("eventfd").error());
     const std::array<int, 3> fds = {memory->get(), doorbells[0].get(), doorbells[1].get()};
     const auto mapped = map_shared_memory(*memory, layout, std::move(doorbells[0]), std::move(doorbells[1]));
     if (!mapped) return refuse(mapped.error());
-    TANDEM_TRY(send_packet(handshake.socket.get(), packet, fds));
-    return make_endpoint(std::move(handshake.socket), std::move(handshake.peer), 1, options_, *mapped);
+    TANDEM_TRY(send_packet(socket_.get(), packet, fds));
+    return make_endpoint(std::move(socket_), peer_, 1, options_, *mapped);
+  }
+
+  UniqueFd socket_;
+  const std::string peer_;
+  const std::string address_;
+  const EndpointOptions options_;
+  const Instant deadline_;
+};
+
+class ShmListener final : public AcceptingListener {
+ public:
+  ShmListener(UnixListenSocket socket, Acceptor acceptor, const EndpointOptions& options)
+      : AcceptingListener(std::move(acceptor), options), socket_(std::move(socket)) {}
+
+ private:
+  Result<std::unique_ptr<Accepting>> begin(Accepted taken) override {
+    TANDEM_ASSIGN(std::string peer, name_of_peer(taken.socket.get(), address()));
+    return std::make_unique<ShmAccepting>(std::move(taken.socket), std::move(peer), address(), options());
   }
 
   UnixListenSocket socket_;
-  UniqueFd epoll_;  // the listening socket and those that have not said hello
-  std::string address_;
-  std::optional<Error> mismatch_;
-  EndpointOptions options_;
-  std::vector<Handshake> handshakes_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointOptions& options) {
   TANDEM_ASSIGN(UnixListenSocket socket, UnixListenSocket::bind(address.rest));
-  UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
-  epoll_event event{};
-  event.events = EPOLLIN;
-  if (!epoll || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, socket.fd(), &event) != 0) {
-    return make_error(ErrorCode::resource_exhausted,
-                      "epoll: " + system_message(errno) + "; raise the limit of open files (ulimit -n)");
-  }
-  return std::make_unique<ShmListener>(std::move(socket), std::move(epoll), "shm://" + address.rest, options);
+  TANDEM_ASSIGN(Acceptor acceptor, Acceptor::create(socket.fd(), "shm://" + address.rest));
+  return std::make_unique<ShmListener>(std::move(socket), std::move(acceptor), options);
 }
 
 namespace {

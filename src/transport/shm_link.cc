@@ -26,10 +26,8 @@ Result<std::unique_ptr<ShmLink>> ShmLink::create(UniqueFd socket, int doorbell) 
   epoll_event event{};
   event.events = EPOLLIN;
   if (!epoll || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, socket.get(), &event) != 0 ||
-      epoll_ctl(epoll.get(), EPOLL_CTL_ADD, doorbell, &event) != 0) {
-    return make_error(ErrorCode::resource_exhausted,
-                      "epoll: " + system_message(errno) + "; raise the limit of open files (ulimit -n)");
-  }
+      epoll_ctl(epoll.get(), EPOLL_CTL_ADD, doorbell, &event) != 0)
+    return no_descriptor("epoll");
   return std::unique_ptr<ShmLink>(new ShmLink(std::move(socket), std::move(epoll)));
 }
 

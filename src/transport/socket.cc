@@ -62,6 +62,7 @@ std::string tcp_name_of_local_end(int socket, std::string_view scheme) {
 uint64_t host_number(const SocketAddress& address) {
   if (address.family() == AF_INET)
     return reinterpret_cast<const sockaddr_in*>(address.get())->sin_addr.s_addr;
+  if (address.family() != AF_INET6) return 0;
   const in6_addr& host = reinterpret_cast<const sockaddr_in6*>(address.get())->sin6_addr;
   uint64_t number = 0;
   if (IN6_IS_ADDR_V4MAPPED(&host)) {
@@ -93,10 +94,8 @@ Result<Accepted> accept_connection(int listener, const std::string& address) {
     taken.socket = UniqueFd(socket);
     return taken;
   }
-  if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-    return make_error(ErrorCode::resource_exhausted, address + " cannot accept: " + system_message(errno) +
-                                                         "; raise the limit of open files (ulimit -n)");
-  }
+  if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+    return no_descriptor(address + " cannot accept");
   // Every other error is of a connection that died while it waited: not our failure.
   taken.none_waits = errno == EAGAIN || errno == EWOULDBLOCK;
   return taken;

@@ -37,8 +37,8 @@ inline constexpr int kAcceptsPerCall = 128;
 // more.
 inline constexpr size_t kMaxHandshakes = 64;
 
-// The host of a tcp peer as a number, for counting: an IPv4 address, or the network half of an IPv6 one,
-// whose other half is its owner's to choose.
+// The host of a peer as a number, for counting: an IPv4 address, or the network half of an IPv6 one, whose
+// other half is its owner's to choose. 0: a peer on a Unix socket.
 uint64_t host_number(const SocketAddress& address);
 
 // Which of the connections that shake hands makes room for a new one: the oldest of the host that has most.

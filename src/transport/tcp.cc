@@ -6,9 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "transport/refusal_log.h"
+#include "transport/accepting.h"
 #include "transport/socket.h"
-#include "transport/tcp_acceptor.h"
 #include "transport/tcp_endpoint.h"
 #include "transport/tcp_handshake.h"
 #include "transport/tcp_socket.h"
@@ -16,68 +15,36 @@
 namespace tandem::tcp {
 namespace {
 
-class TcpListener final : public Listener {
+class TcpAccepting final : public Accepting {
  public:
-  TcpListener(TcpAcceptor acceptor, const EndpointOptions& options)
-      : acceptor_(std::move(acceptor)), options_(options) {}
+  TcpAccepting(Accepted taken, std::string address, const EndpointOptions& options)
+      : handshake_(std::move(taken.socket), ConnectionSide::listening, std::move(address),
+                   tcp_name(taken.peer), options, now() + options.connect_limit) {}
 
-  int fd() const override { return acceptor_.fd(); }
-  const std::string& address() const override { return acceptor_.address(); }
-  std::optional<Error> take_mismatch() override { return std::exchange(mismatch_, std::nullopt); }
-
-  Result<std::unique_ptr<Endpoint>> accept() override {
-    TANDEM_TRY(take_connections());
-    for (size_t i = 0; i < handshakes_.size();) {
-      const auto step = handshakes_[i].advance();
-      if (step && !*step) {
-        ++i;
-        continue;
-      }
-      TcpHandshake done = take(i);
-      auto endpoint = step ? TcpEndpoint::create(done.take_stream(), done.peer(), done.options())
-                           : Result<std::unique_ptr<Endpoint>>(std::unexpected(step.error()));
-      if (endpoint) return endpoint;
-      if (!step && step.error().code == ErrorCode::invalid_argument && !options_.security)
-        mismatch_ = step.error();
-      refusals_.add("refused " + done.peer() + " at " + address() + ": " + endpoint.error().message);
-    }
-    return nullptr;
+  Result<std::unique_ptr<Endpoint>> advance() override {
+    TANDEM_ASSIGN(const bool done, handshake_.advance());
+    if (!done) return nullptr;
+    return TcpEndpoint::create(handshake_.take_stream(), peer(), handshake_.options());
   }
+  int socket() const override { return handshake_.socket(); }
+  const std::string& peer() const override { return handshake_.peer(); }
 
  private:
-  Result<void> take_connections() {
-    for (int i = 0; i < kAcceptsPerCall; ++i) {
-      TANDEM_ASSIGN(Accepted taken, acceptor_.next());
-      if (taken.none_waits) return {};
-      if (!taken.socket) continue;
-      set_no_delay(taken.socket.get());
-      if (handshakes_.size() == kMaxHandshakes) {
-        const TcpHandshake dropped = take(whom_to_drop(hosts_));
-        refusals_.add("dropped " + dropped.peer() + ": too many connections that say nothing");
-      }
-      acceptor_.watch(taken.socket.get());
-      handshakes_.emplace_back(std::move(taken.socket), ConnectionSide::listening, address(),
-                               tcp_name(taken.peer), options_, now() + options_.connect_limit);
-      hosts_.push_back(host_number(taken.peer));
-    }
-    return {};
+  TcpHandshake handshake_;
+};
+
+class TcpListener final : public AcceptingListener {
+ public:
+  TcpListener(UniqueFd socket, Acceptor acceptor, const EndpointOptions& options)
+      : AcceptingListener(std::move(acceptor), options), socket_(std::move(socket)) {}
+
+ private:
+  Result<std::unique_ptr<Accepting>> begin(Accepted taken) override {
+    set_no_delay(taken.socket.get());
+    return std::make_unique<TcpAccepting>(std::move(taken), address(), options());
   }
 
-  TcpHandshake take(size_t index) {
-    const auto at = static_cast<ptrdiff_t>(index);
-    acceptor_.forget(handshakes_[index].socket());
-    TcpHandshake taken = std::move(handshakes_[index]);
-    handshakes_.erase(handshakes_.begin() + at);
-    hosts_.erase(hosts_.begin() + at);
-    return taken;
-  }
-
-  TcpAcceptor acceptor_;
-  EndpointOptions options_;
-  std::vector<TcpHandshake> handshakes_;  // the oldest first
-  std::vector<uint64_t> hosts_;           // of each of them
-  RefusalLog refusals_;
-  std::optional<Error> mismatch_;
+  UniqueFd socket_;
 };
 
 class TcpConnecting final : public Connecting {
@@ -113,8 +80,9 @@ class TcpConnecting final : public Connecting {
 }  // namespace
 
 Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointOptions& options) {
-  TANDEM_ASSIGN(TcpAcceptor acceptor, TcpAcceptor::create(address));
-  return std::make_unique<TcpListener>(std::move(acceptor), options);
+  TANDEM_ASSIGN(UniqueFd socket, listen_tcp(address));
+  TANDEM_ASSIGN(Acceptor acceptor, Acceptor::create(socket.get(), tcp_name_of_local_end(socket.get())));
+  return std::make_unique<TcpListener>(std::move(socket), std::move(acceptor), options);
 }
 
 Result<std::unique_ptr<Connecting>> connect(const Address& address, const EndpointOptions& options) {

@@ -26,12 +26,10 @@ Result<std::shared_ptr<TcpSender>> TcpSender::create(TcpStream stream, const End
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{};
   event.events = EPOLLIN;
-  if (!epoll || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, stream.socket(), &event) != 0) {
-    return make_error(ErrorCode::resource_exhausted,
-                      "epoll: " + system_message(errno) + "; raise the limit of open files (ulimit -n)");
-  }
+  if (!epoll || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, stream.socket(), &event) != 0)
+    return no_descriptor("epoll");
   TANDEM_ASSIGN(OwnedBuffer buffer, OwnedBuffer::allocate(kNumChannels * options.slots_per_channel *
-                                                          round_to_cache_line(options.slot_bytes)));
+                                                          slot_stride(options.slot_bytes)));
   return std::shared_ptr<TcpSender>(
       new TcpSender(std::move(stream), std::move(epoll), std::move(buffer), options));
 }

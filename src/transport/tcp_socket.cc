@@ -3,7 +3,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/epoll.h>
 
 #include <cerrno>
 
@@ -27,7 +26,7 @@ void reset_at_close(int socket) {
   setsockopt(socket, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
 }
 
-Result<TcpListenSocket> listen_tcp(const Address& address) {
+Result<UniqueFd> listen_tcp(const Address& address) {
   const std::string whole = address.scheme + "://" + address.rest;
   TANDEM_ASSIGN(const HostPort host_port, parse_host_port(address.rest, whole));
   TANDEM_ASSIGN(const auto candidates, resolve(host_port, whole));
@@ -43,14 +42,7 @@ Result<TcpListenSocket> listen_tcp(const Address& address) {
       error = errno;
       continue;
     }
-    UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
-    epoll_event event{};
-    event.events = EPOLLIN;
-    if (!epoll || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, socket.get(), &event) != 0) {
-      error = errno;
-      continue;
-    }
-    return TcpListenSocket{std::move(socket), std::move(epoll)};
+    return socket;
   }
   switch (error) {
     case EADDRINUSE:
@@ -70,16 +62,18 @@ Result<TcpListenSocket> listen_tcp(const Address& address) {
 }
 
 Result<TcpConnector> TcpConnector::start(const Address& address, Duration limit) {
-  TcpConnector connector(address, limit);
-  TANDEM_ASSIGN(const HostPort host_port, parse_host_port(address.rest, connector.whole_));
+  const Instant began = now();
+  const std::string whole = address.scheme + "://" + address.rest;
+  TANDEM_ASSIGN(const HostPort host_port, parse_host_port(address.rest, whole));
   if (host_port.host.empty() || host_port.port == 0) {
-    return make_error(
-        ErrorCode::invalid_argument,
-        "address \"" + connector.whole_ + "\": connecting needs a host and a port that is not 0");
+    return make_error(ErrorCode::invalid_argument,
+                      "address \"" + whole + "\": connecting needs a host and a port that is not 0");
   }
-  TANDEM_ASSIGN(connector.targets_, resolve(host_port, connector.whole_));
-  if (connector.targets_.empty())
-    return make_error(ErrorCode::not_found, "address " + connector.whole_ + ": the host has no address");
+  TANDEM_ASSIGN(auto targets, resolve(host_port, whole));
+  if (targets.empty())
+    return make_error(ErrorCode::not_found, "address " + whole + ": the host has no address");
+  TcpConnector connector(address, std::move(targets), limit);
+  connector.deadline_ = began + limit;  // the resolver's time counts
   return connector;
 }
 

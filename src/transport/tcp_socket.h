@@ -9,15 +9,13 @@
 
 namespace tandem {
 
-struct TcpListenSocket {
-  UniqueFd socket;
-  UniqueFd epoll;  // holds the socket; connections that are shaking hands join it
-};
-// invalid_argument: the address is taken, not of this machine or not allowed; unavailable: what else the
-// system says.
-Result<TcpListenSocket> listen_tcp(const Address& address);
+// A non-blocking socket that listens. invalid_argument: the address is taken, not of this machine or not
+// allowed; unavailable: what else the system says.
+Result<UniqueFd> listen_tcp(const Address& address);
 
-// A socket that is being connected to one after the other of a host's addresses. One thread.
+// A socket that is being connected to one after the other of a host's addresses. One that does not answer has
+// its share of the time and no more: many hosts have an IPv6 address that leads nowhere before one that
+// works. One thread.
 class TcpConnector {
  public:
   // Asks the resolver. `limit` begins now.

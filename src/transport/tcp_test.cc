@@ -285,7 +285,7 @@ TEST_F(TcpTest, AClientMayLeaveTheOptionsToTheListeningSide) {
 TEST_F(TcpTest, ConnectingToWhoNeverAnswersEndsAtItsLimitOrAtAStop) {
   const auto mute = listen_tcp({"tcp", "127.0.0.1:0"});
   ASSERT_TRUE(mute);
-  const std::string rest = tcp_name_of_local_end(mute->socket.get()).substr(6);
+  const std::string rest = tcp_name_of_local_end(mute->get()).substr(6);
   for (const std::string scheme : {"tcp", "ucx"}) {
     const std::string address = scheme + "://" + rest;
     EndpointOptions options = small_options();

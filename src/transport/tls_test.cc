@@ -152,8 +152,8 @@ class Listening {
  public:
   explicit Listening(const std::string& to) : socket_(std::move(*listen_tcp({"tcp", "127.0.0.1:0"}))) {
     thread_ = std::thread([this, to] {
-      if (!wait_for_socket(socket_.socket.get(), false, now() + kPatience)) return;
-      const UniqueFd here(::accept4(socket_.socket.get(), nullptr, nullptr, SOCK_NONBLOCK));
+      if (!wait_for_socket(socket_.get(), false, now() + kPatience)) return;
+      const UniqueFd here(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK));
       const auto there = connect_patiently(*parse_address(to));
       if (!here || !there) return;
       const std::array<int, 2> ends = {here.get(), there->get()};
@@ -170,7 +170,7 @@ class Listening {
     });
   }
   ~Listening() { (void)heard(); }
-  std::string address() const { return tcp_name_of_local_end(socket_.socket.get()); }
+  std::string address() const { return tcp_name_of_local_end(socket_.get()); }
   const std::string& heard() {
     stop_ = true;
     if (thread_.joinable()) thread_.join();
@@ -178,7 +178,7 @@ class Listening {
   }
 
  private:
-  TcpListenSocket socket_;
+  UniqueFd socket_;
   std::atomic<bool> stop_ = false;
   std::string heard_;
   std::thread thread_;

@@ -6,87 +6,46 @@
 #include <utility>
 #include <vector>
 
-#include "transport/refusal_log.h"
+#include "transport/accepting.h"
 #include "transport/socket.h"
-#include "transport/tcp_acceptor.h"
 #include "transport/tcp_socket.h"
 #include "transport/ucx_handshake.h"
 
 namespace tandem::ucx {
 namespace {
 
-class UcxListener final : public Listener {
+class UcxAccepting final : public Accepting {
  public:
-  UcxListener(TcpAcceptor acceptor, const EndpointOptions& options)
-      : acceptor_(std::move(acceptor)), options_(options) {}
+  UcxAccepting(Accepted taken, std::string address, const EndpointOptions& options)
+      : peer_(tcp_name(taken.peer, "ucx")),
+        handshake_(std::move(taken.socket), ConnectionSide::listening, std::move(address), peer_, options) {}
 
-  int fd() const override { return acceptor_.fd(); }
-  const std::string& address() const override { return acceptor_.address(); }
-  std::optional<Error> take_mismatch() override { return std::exchange(mismatch_, std::nullopt); }
-
-  Result<std::unique_ptr<Endpoint>> accept() override {
-    TANDEM_TRY(take_connections());
-    for (size_t i = 0; i < handshakes_.size();) {
-      const int before = handshakes_[i]->ucx_fd();
-      const auto step = handshakes_[i]->advance();
-      if (step && *step == UcxHandshake::Step::waits) {
-        if (before < 0 && handshakes_[i]->ucx_fd() >= 0) acceptor_.watch(handshakes_[i]->ucx_fd());
-        ++i;
-        continue;
-      }
-      const std::unique_ptr<UcxHandshake> handshake = take(i);
-      if (!step) {
-        refuse(handshake->peer(), step.error());
-        continue;
-      }
-      const std::string peer = handshake->peer();
-      auto endpoint = std::move(*handshake).finish();
-      if (endpoint) return endpoint;
-      refuse(peer, endpoint.error());
-    }
-    return nullptr;
+  Result<std::unique_ptr<Endpoint>> advance() override {
+    TANDEM_ASSIGN(const UcxHandshake::Step step, handshake_.advance());
+    if (step == UcxHandshake::Step::waits) return nullptr;
+    return std::move(handshake_).finish();
   }
+  int socket() const override { return handshake_.socket(); }
+  int second_descriptor() const override { return handshake_.ucx_fd(); }
+  const std::string& peer() const override { return peer_; }
 
  private:
-  Result<void> take_connections() {
-    for (int i = 0; i < kAcceptsPerCall; ++i) {
-      TANDEM_ASSIGN(Accepted taken, acceptor_.next());
-      if (taken.none_waits) return {};
-      if (!taken.socket) continue;
-      set_no_delay(taken.socket.get());
-      if (handshakes_.size() == kMaxHandshakes) {
-        const auto dropped = take(whom_to_drop(hosts_));
-        refusals_.add("dropped " + dropped->peer() + ": too many connections that say nothing");
-      }
-      acceptor_.watch(taken.socket.get());
-      handshakes_.push_back(std::make_unique<UcxHandshake>(std::move(taken.socket), ConnectionSide::listening,
-                                                           address(), tcp_name(taken.peer, "ucx"), options_));
-      hosts_.push_back(host_number(taken.peer));
-    }
-    return {};
+  const std::string peer_;
+  UcxHandshake handshake_;
+};
+
+class UcxListener final : public AcceptingListener {
+ public:
+  UcxListener(UniqueFd socket, Acceptor acceptor, const EndpointOptions& options)
+      : AcceptingListener(std::move(acceptor), options), socket_(std::move(socket)) {}
+
+ private:
+  Result<std::unique_ptr<Accepting>> begin(Accepted taken) override {
+    set_no_delay(taken.socket.get());
+    return std::make_unique<UcxAccepting>(std::move(taken), address(), options());
   }
 
-  void refuse(const std::string& peer, const Error& error) {
-    if (error.code == ErrorCode::invalid_argument && !options_.security) mismatch_ = error;
-    refusals_.add("refused " + peer + " at " + address() + ": " + error.message);
-  }
-
-  std::unique_ptr<UcxHandshake> take(size_t index) {
-    const auto at = static_cast<ptrdiff_t>(index);
-    acceptor_.forget(handshakes_[index]->socket());
-    acceptor_.forget(handshakes_[index]->ucx_fd());
-    std::unique_ptr<UcxHandshake> taken = std::move(handshakes_[index]);
-    handshakes_.erase(handshakes_.begin() + at);
-    hosts_.erase(hosts_.begin() + at);
-    return taken;
-  }
-
-  TcpAcceptor acceptor_;
-  EndpointOptions options_;
-  std::vector<std::unique_ptr<UcxHandshake>> handshakes_;  // the oldest first
-  std::vector<uint64_t> hosts_;                            // of each of them
-  RefusalLog refusals_;
-  std::optional<Error> mismatch_;
+  UniqueFd socket_;
 };
 
 class UcxConnecting final : public Connecting {
@@ -141,8 +100,10 @@ Result<void> check_security(const Address& address, const EndpointOptions& optio
 Result<std::unique_ptr<Listener>> listen(const Address& address, const EndpointOptions& options) {
   TANDEM_TRY(check_security(address, options));
   TANDEM_TRY(UcxLibrary::get());  // refuse now what no peer could ever use
-  TANDEM_ASSIGN(TcpAcceptor acceptor, TcpAcceptor::create(address));
-  return std::make_unique<UcxListener>(std::move(acceptor), options);
+  TANDEM_ASSIGN(UniqueFd socket, listen_tcp(address));
+  TANDEM_ASSIGN(Acceptor acceptor,
+                Acceptor::create(socket.get(), tcp_name_of_local_end(socket.get(), "ucx")));
+  return std::make_unique<UcxListener>(std::move(socket), std::move(acceptor), options);
 }
 
 Result<std::unique_ptr<Connecting>> connect(const Address& address, const EndpointOptions& options) {

@@ -4,7 +4,6 @@
 #include <sys/timerfd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "transport/endpoint_rules.h"
@@ -45,10 +44,7 @@ Result<std::shared_ptr<UcxConnection>> UcxConnection::create(const EndpointOptio
   TANDEM_ASSIGN(OwnedBuffer receive_buffer, OwnedBuffer::allocate(bytes));
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   UniqueFd timer(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (!wake || !timer) {
-    return make_error(ErrorCode::resource_exhausted,
-                      "eventfd: " + system_message(errno) + "; raise the limit of open files (ulimit -n)");
-  }
+  if (!wake || !timer) return no_descriptor("eventfd");
   std::shared_ptr<UcxConnection> connection(new UcxConnection(
       std::move(send_buffer), std::move(receive_buffer), std::move(wake), std::move(timer), options));
   TANDEM_ASSIGN(connection->worker_,

@@ -2,8 +2,6 @@
 
 #include <sys/epoll.h>
 
-#include <cerrno>
-
 #include "transport/endpoint_rules.h"
 #include "transport/system_error.h"
 #include "transport/tcp_socket.h"
@@ -24,10 +22,7 @@ Result<std::unique_ptr<Endpoint>> UcxEndpoint::create(UniqueFd socket,
   epoll_event event{};
   event.events = EPOLLIN;
   for (const int fd : {socket.get(), connection->ucx_fd(), connection->wake_fd(), connection->timer_fd()}) {
-    if (!epoll || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-      return make_error(ErrorCode::resource_exhausted,
-                        "epoll: " + system_message(errno) + "; raise the limit of open files (ulimit -n)");
-    }
+    if (!epoll || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0) return no_descriptor("epoll");
   }
   return std::unique_ptr<Endpoint>(new UcxEndpoint(std::move(socket), std::move(epoll), std::move(connection),
                                                    std::move(peer_name), options));

@@ -18,11 +18,11 @@ namespace {
 std::pair<UniqueFd, UniqueFd> connection(const std::string& host) {
   auto listening = listen_tcp({"ucx", host + ":0"});
   EXPECT_TRUE(listening) << listening.error().message;
-  const std::string address = tcp_name_of_local_end(listening->socket.get(), "ucx");
+  const std::string address = tcp_name_of_local_end(listening->get(), "ucx");
   auto connected = connect_patiently({"ucx", address.substr(6)});
   EXPECT_TRUE(connected) << connected.error().message;
-  EXPECT_TRUE(wait_for_socket(listening->socket.get(), false, now() + kPatience));
-  auto accepted = accept_connection(listening->socket.get(), address);
+  EXPECT_TRUE(wait_for_socket(listening->get(), false, now() + kPatience));
+  auto accepted = accept_connection(listening->get(), address);
   EXPECT_TRUE(accepted);
   return {std::move(*connected), std::move(accepted->socket)};
 }

@@ -36,10 +36,7 @@ Result<sockaddr_un> socket_address(const std::string& path) {
 
 Result<UniqueFd> new_socket() {
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket) {
-    return make_error(ErrorCode::resource_exhausted,
-                      "socket: " + system_message(errno) + "; raise the limit of open files (ulimit -n)");
-  }
+  if (!socket) return no_descriptor("socket");
   return socket;
 }
 
