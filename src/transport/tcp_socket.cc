@@ -77,8 +77,17 @@ Result<TcpConnector> TcpConnector::start(const Address& address, Duration limit)
   return connector;
 }
 
+TcpConnector::TcpConnector(const Address& address, std::vector<SocketAddress> targets, Duration limit)
+    : scheme_(address.scheme),
+      whole_(address.scheme + "://" + address.rest),
+      limit_(limit),
+      deadline_(now() + limit),
+      targets_(std::move(targets)) {}
+
 // errno, or EINPROGRESS.
 int TcpConnector::begin(const SocketAddress& target) {
+  const Instant at = now();
+  next_limit_ = at + (deadline_ - at) / static_cast<int64_t>(targets_.size() - next_);
   socket_ = UniqueFd(::socket(target.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket_) return errno;
   return ::connect(socket_.get(), target.get(), target.length) == 0 ? outcome(target) : errno;
@@ -111,8 +120,9 @@ Result<UniqueFd> TcpConnector::advance() {
       set_no_delay(socket_.get());
       return std::move(socket_);
     }
-    if (error == EINPROGRESS && now() < deadline_) return UniqueFd();
-    if (error == EINPROGRESS) {
+    const bool is_last = next_ + 1 == targets_.size();
+    if (error == EINPROGRESS && now() < (is_last ? deadline_ : next_limit_)) return UniqueFd();
+    if (error == EINPROGRESS && is_last) {
       const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit_).count();
       return make_error(ErrorCode::deadline_exceeded,
                         "no answer from " + name + " to " + tcp_name_of_local_end(socket_.get(), scheme_) +

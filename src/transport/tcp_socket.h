@@ -20,6 +20,8 @@ class TcpConnector {
  public:
   // Asks the resolver. `limit` begins now.
   static Result<TcpConnector> start(const Address& address, Duration limit);
+  // The same for the host's addresses, at least one.
+  TcpConnector(const Address& address, std::vector<SocketAddress> targets, Duration limit);
 
   // The connected non-blocking socket, or none yet: wait until `socket` is writable. unavailable: nobody
   // listens there; deadline_exceeded: no answer within the limit.
@@ -28,11 +30,6 @@ class TcpConnector {
   Instant deadline() const { return deadline_; }
 
  private:
-  TcpConnector(const Address& address, Duration limit)
-      : scheme_(address.scheme),
-        whole_(address.scheme + "://" + address.rest),
-        limit_(limit),
-        deadline_(now() + limit) {}
   int begin(const SocketAddress& target);
   int outcome(const SocketAddress& target) const;
 
@@ -41,7 +38,8 @@ class TcpConnector {
   Duration limit_;
   Instant deadline_;
   std::vector<SocketAddress> targets_;
-  size_t next_ = 0;  // the target that is being tried
+  size_t next_ = 0;     // the target that is being tried
+  Instant next_limit_;  // when the next one is, if there is one
   UniqueFd socket_;
 };
 

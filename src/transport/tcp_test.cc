@@ -15,6 +15,7 @@
 #include "transport/socket.h"
 #include "transport/tcp_frame.h"
 #include "transport/tcp_greeting.h"
+#include "transport/tcp_socket.h"
 
 namespace tandem {
 namespace {
@@ -311,6 +312,40 @@ TEST_F(TcpTest, ConnectingToWhoNeverAnswersEndsAtItsLimitOrAtAStop) {
     EXPECT_NE(late.error().message.find(" with " + address + ": no answer"), std::string::npos)
         << late.error().message;
   }
+}
+
+// A host with an address that swallows packets in front of one that works, as IPv6 without a route is.
+TEST_F(TcpTest, AnAddressThatDoesNotAnswerLeavesTimeForTheNextOne) {
+  const UniqueFd full(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  SocketAddress silent;
+  silent.length = sizeof(sockaddr_in);
+  auto* address = reinterpret_cast<sockaddr_in*>(silent.get());
+  address->sin_family = AF_INET;
+  address->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(bind(full.get(), silent.get(), silent.length), 0);
+  ASSERT_EQ(::listen(full.get(), 0), 0);
+  ASSERT_EQ(getsockname(full.get(), silent.get(), &silent.length), 0);
+  // Whoever comes when the backlog is full gets no answer at all.
+  std::vector<UniqueFd> waiting;
+  for (bool taken = true; taken && waiting.size() < 8;) {
+    waiting.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    ::connect(waiting.back().get(), silent.get(), silent.length);
+    taken = wait_for_socket(waiting.back().get(), true, now() + std::chrono::milliseconds(200));
+  }
+  const auto host_port = parse_host_port(listener_->address().substr(6), listener_->address());
+  const SocketAddress works = resolve(*host_port, listener_->address())->front();
+  TcpConnector connector({"tcp", "two.addresses:7000"}, {silent, silent, works}, std::chrono::seconds(3));
+  UniqueFd socket;
+  while (!socket) {
+    auto advanced = connector.advance();
+    ASSERT_TRUE(advanced) << advanced.error().message;
+    socket = std::move(*advanced);
+    wait_for_socket(connector.socket(), true, now() + std::chrono::milliseconds(10));
+  }
+  SocketAddress reached;
+  reached.length = sizeof(reached.storage);
+  ASSERT_EQ(getpeername(socket.get(), reached.get(), &reached.length), 0);
+  EXPECT_EQ(tcp_name(reached), listener_->address());
 }
 
 TEST_F(TcpTest, AddressesThatCannotWorkAreRefusedByName) {
