@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -178,6 +179,24 @@ TEST_F(ShmTest, AFolderThatEverybodyMayChangeIsRefusedByName) {
     chmod(folder.c_str(), mode);
     EXPECT_TRUE(listen(address, small_options()));
   }
+  rmdir(folder.c_str());
+}
+
+TEST_F(ShmTest, AFolderThatSomebodyKeepsLockedEndsTheStartByName) {
+  const std::string folder = path_ + ".d";
+  ASSERT_EQ(mkdir(folder.c_str(), 0700), 0);
+  const std::string address = "shm://" + folder + "/x.sock";
+  {
+    const UniqueFd held(open(folder.c_str(), O_RDONLY | O_DIRECTORY));
+    ASSERT_EQ(flock(held.get(), LOCK_EX), 0);
+    const auto refused = listen(address, small_options());
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::unavailable);
+    EXPECT_NE(refused.error().message.find("another process keeps folder " + folder + " locked"),
+              std::string::npos)
+        << refused.error().message;
+  }
+  EXPECT_TRUE(listen(address, small_options()));
   rmdir(folder.c_str());
 }
 

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "transport/system_error.h"
 
@@ -17,6 +18,10 @@ namespace {
 constexpr int kBacklog = 128;
 constexpr size_t kMaxDescriptors =
     8;  // more than any packet of ours has; what goes beyond is closed by the system
+
+// Our own keep a folder locked for some system calls. Anybody may lock one that everybody may read, such as
+// /tmp, for as long as he likes, and nobody's start shall hang on that.
+constexpr Duration kLockLimit = std::chrono::seconds(2);
 
 std::unexpected<Error> bad_path(const std::string& path, const std::string& why) {
   return make_error(ErrorCode::invalid_argument, "address shm://" + path + ": " + why);
@@ -40,13 +45,23 @@ Result<UniqueFd> new_socket() {
   return socket;
 }
 
+// False: somebody else keeps it. Where the file system has no locks there is nothing to wait for.
+bool lock_exclusively(int fd) {
+  for (const Instant end = now() + kLockLimit; flock(fd, LOCK_EX | LOCK_NB) != 0;) {
+    if (errno != EWOULDBLOCK && errno != EINTR) return true;
+    if (now() >= end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
 int connect_once(int socket, const sockaddr_un& address) {
   return ::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ? 0 : errno;
 }
 
 // Makes the path free: removes what a dead process left, refuses everything else that is there.
 Result<void> clear_path(const std::string& path, const sockaddr_un& address) {
-  struct stat info {};
+  struct stat info{};
   if (lstat(path.c_str(), &info) != 0) return {};  // free, or bind will say what is wrong
   if (!S_ISSOCK(info.st_mode)) return bad_path(path, "exists and is not a socket; choose another path");
   TANDEM_ASSIGN(const UniqueFd probe, new_socket());
@@ -73,7 +88,7 @@ Result<UnixListenSocket> UnixListenSocket::bind(const std::string& path) {
   if (!lock)
     return bad_path(path,
                     "folder " + folder + ": " + system_message(errno) + "; create it, or choose another");
-  struct stat folder_info {};
+  struct stat folder_info{};
   // Anybody could put a socket of his own in the place of ours; the peer would refuse it (it is not this
   // user's), and find nobody else.
   if (fstat(lock.get(), &folder_info) == 0 && (folder_info.st_mode & S_IWOTH) != 0 &&
@@ -81,7 +96,9 @@ Result<UnixListenSocket> UnixListenSocket::bind(const std::string& path) {
     return bad_path(path,
                     "every user may replace files in " + folder + "; chmod o-w or +t it, or choose another");
   }
-  while (flock(lock.get(), LOCK_EX) != 0 && errno == EINTR) {
+  if (!lock_exclusively(lock.get())) {
+    return make_error(ErrorCode::unavailable, "address shm://" + path + ": another process keeps folder " +
+                                                  folder + " locked; choose a folder of this user's own");
   }
   TANDEM_TRY(clear_path(path, address));
   UnixListenSocket result;
@@ -91,7 +108,7 @@ Result<UnixListenSocket> UnixListenSocket::bind(const std::string& path) {
     return bad_path(path, system_message(errno) + "; choose a folder that this user may write to");
   }
   result.path_ = path;
-  struct stat info {};
+  struct stat info{};
   if (lstat(path.c_str(), &info) == 0) {
     result.device_ = info.st_dev;
     result.inode_ = info.st_ino;
@@ -101,7 +118,7 @@ Result<UnixListenSocket> UnixListenSocket::bind(const std::string& path) {
 }
 
 UnixListenSocket::~UnixListenSocket() {
-  struct stat info {};
+  struct stat info{};
   if (!socket_ || lstat(path_.c_str(), &info) != 0) return;
   if (info.st_dev == device_ && info.st_ino == inode_) unlink(path_.c_str());
 }

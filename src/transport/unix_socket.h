@@ -22,7 +22,7 @@ class UnixListenSocket {
  public:
   // A path left over by a process that ended is replaced. invalid_argument: something lives there, the path
   // is something else, is too long or not absolute, or the folder is missing, closed to us or open to
-  // everybody (world-writable without the sticky bit).
+  // everybody (world-writable without the sticky bit); unavailable: somebody keeps the folder locked.
   static Result<UnixListenSocket> bind(const std::string& path);
   UnixListenSocket(UnixListenSocket&& other) noexcept = default;
   UnixListenSocket& operator=(UnixListenSocket&& other) = delete;
