@@ -32,9 +32,10 @@ Result<std::vector<std::byte>> read_secret_file(const std::string& path, size_t 
   const auto refuse = [&](const std::string& why) {
     return make_error(ErrorCode::invalid_argument, path + ": " + why);
   };
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // A named pipe that nobody writes would be waited for without end.
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) return refuse("cannot be read: " + system_message(errno));
-  struct stat info {};
+  struct stat info{};
   if (fstat(file.get(), &info) != 0) return refuse(system_message(errno));
   if (!S_ISREG(info.st_mode)) return refuse("is not a file");
   if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0)

@@ -95,6 +95,9 @@ TEST_F(KeyFile, IsRefusedByNameWhenItIsNoSecret) {
                  "has 5000 bytes, more than 4096");
   expect_refused(PeerSecurity::with_key_file((folder_ / "none").string()), "none: cannot be read");
   expect_refused(PeerSecurity::with_key_file(folder_.string()), "is not a file");
+  const std::string pipe = (folder_ / "pipe").string();
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  expect_refused(PeerSecurity::with_key_file(pipe), "pipe: is not a file");  // and nobody waits for a writer
 }
 
 // RFC 4231, test case 6.

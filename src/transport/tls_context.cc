@@ -59,9 +59,12 @@ Result<std::unique_ptr<PeerTlsContext>> PeerTlsContext::load(const TlsFiles& fil
   std::unique_ptr<SSL_CTX, Free> context(SSL_CTX_new(TLS_method()));
   if (context == nullptr) return make_error(ErrorCode::resource_exhausted, "TLS: " + take_openssl_error());
   SSL_CTX* raw = context.get();
-  SSL_CTX_set_min_proto_version(raw, TLS1_3_VERSION);
   // Each side knows the other's release: the fastest that both CPUs have goes first.
-  SSL_CTX_set_ciphersuites(raw, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256");
+  constexpr const char* kSuites =
+      "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
+  if (SSL_CTX_set_min_proto_version(raw, TLS1_3_VERSION) != 1 || SSL_CTX_set_ciphersuites(raw, kSuites) != 1)
+    return make_error(ErrorCode::unsupported,
+                      "TLS 1.3: this OpenSSL does not have it (" + take_openssl_error() + ")");
   SSL_CTX_set_options(raw, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET);
   SSL_CTX_set_num_tickets(raw, 0);
   SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
