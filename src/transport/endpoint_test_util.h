@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -20,6 +22,10 @@ namespace tandem {
 
 // Far above what any machine needs; a test that gets there has lost a wake.
 inline constexpr Duration kPatience = std::chrono::seconds(30);
+
+// A limit of silence for tests that wait for it: far above what a busy machine keeps a living process from
+// running.
+inline constexpr Duration kSilence = std::chrono::seconds(2);
 
 struct EndpointPair {
   std::unique_ptr<Endpoint> connected;
@@ -145,6 +151,56 @@ inline bool write_fully(int socket, std::span<const std::byte> bytes) {
   }
   return true;
 }
+
+// Lets the listener work until `done`; it may let nobody in. False: it was not in time.
+template <class Done>
+bool serve_until(Listener& listener, Done done) {
+  for (const Instant end = now() + kPatience; now() < end;) {
+    if (done()) return true;
+    EXPECT_EQ(accept_one(listener, std::chrono::milliseconds(5)), nullptr);
+  }
+  return done();
+}
+
+// What a socket still gets while the listener works, until so many bytes have come or the other side ends.
+inline std::vector<std::byte> read_while_serving(Listener& listener, int socket, size_t limit) {
+  std::vector<std::byte> bytes(limit);
+  size_t size = 0;
+  const bool ended = serve_until(listener, [&] {
+    while (size < limit) {
+      const ssize_t got = recv(socket, bytes.data() + size, limit - size, MSG_DONTWAIT);
+      if (got == 0 || (got < 0 && errno == ECONNRESET)) return true;
+      if (got < 0) return false;
+      size += static_cast<size_t>(got);
+    }
+    return true;
+  });
+  EXPECT_TRUE(ended) << "neither " << limit << " bytes nor an end came";
+  bytes.resize(size);
+  return bytes;
+}
+
+// Standard error, and with it the log, goes into a file as long as this lives.
+class CapturedLog {
+ public:
+  CapturedLog() : file_(std::tmpfile()), before_(dup(STDERR_FILENO)) { dup2(fileno(file_), STDERR_FILENO); }
+  ~CapturedLog() {
+    dup2(before_.get(), STDERR_FILENO);
+    std::fclose(file_);
+  }
+  CapturedLog(const CapturedLog&) = delete;
+  CapturedLog& operator=(const CapturedLog&) = delete;
+  std::string text() const {
+    std::string text(1 << 16, '\0');
+    const ssize_t got = pread(fileno(file_), text.data(), text.size(), 0);
+    text.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    return text;
+  }
+
+ private:
+  std::FILE* file_;
+  const UniqueFd before_;
+};
 
 // A connected tcp socket that has said nothing.
 inline Result<UniqueFd> connect_patiently(const Address& address) {

@@ -187,10 +187,9 @@ class Stranger {
   }
   void send(std::span<const std::byte> bytes) { (void)write_fully(socket_.get(), bytes); }
   void say_hello() { send(own_); }
-  void take_hello_and_nonce() {
-    Bytes bytes(kGreetingBytes + kHeader + 32);
-    ASSERT_TRUE(read_fully(socket_.get(), bytes));
-    append(heard_, bytes);
+  void take_hello_and_nonce(Listener& listener) {
+    const Bytes bytes = read_while_serving(listener, socket_.get(), kGreetingBytes + kHeader + 32);
+    ASSERT_EQ(bytes.size(), kGreetingBytes + kHeader + 32);
     peer_hello_.assign(bytes.begin() + kHeader, bytes.begin() + kGreetingBytes);
     peer_nonce_.assign(bytes.end() - 32, bytes.end());
   }
@@ -213,13 +212,9 @@ class Stranger {
     return frame(TcpFrameKind::proof, *key->authenticate(text));
   }
   // All that still comes until the other side ends the connection.
-  Bytes rest() {
+  Bytes rest(Listener& listener) {
     shutdown(socket_.get(), SHUT_WR);
-    Bytes bytes(4096);
-    size_t size = 0;
-    while (size < bytes.size() && read_fully(socket_.get(), std::span(bytes).subspan(size, 1))) ++size;
-    bytes.resize(size);
-    return bytes;
+    return read_while_serving(listener, socket_.get(), 4096);
   }
   int socket() const { return socket_.get(); }
   Bytes nonce_ = Bytes(32, std::byte{7});
@@ -227,7 +222,7 @@ class Stranger {
  private:
   UniqueFd socket_;
   std::array<std::byte, kGreetingBytes> own_;
-  Bytes peer_hello_, peer_nonce_, heard_;
+  Bytes peer_hello_, peer_nonce_;
 };
 
 class Strangers : public testing::Test {
@@ -241,19 +236,13 @@ class Strangers : public testing::Test {
     Stranger stranger(listener_->address(), options_);
     stranger.say_hello();
     stranger.send(stranger.nonce());
-    EXPECT_EQ(accept_one(*listener_, std::chrono::milliseconds(20)), nullptr);
-    stranger.take_hello_and_nonce();
+    stranger.take_hello_and_nonce(*listener_);
     return stranger;
   }
   // What a stranger hears behind hello and nonce when it sends this; nobody may be let in.
   Bytes answer_to(Stranger& stranger, std::span<const std::byte> bytes) {
     stranger.send(bytes);
-    EXPECT_EQ(accept_one(*listener_, std::chrono::milliseconds(30)), nullptr);
-    Bytes rest;
-    std::thread reading([&] { rest = stranger.rest(); });
-    for (int i = 0; i < 3; ++i) EXPECT_EQ(accept_one(*listener_, std::chrono::milliseconds(20)), nullptr);
-    reading.join();
-    return rest;
+    return stranger.rest(*listener_);
   }
   static Bytes bye() {
     Bytes bytes;
@@ -311,8 +300,7 @@ TEST_F(Strangers, AProofOfOtherOptionsIsNone) {
   hello[kHeader + 12] = std::byte{1};  // a word that nothing reads
   stranger.send(hello);
   stranger.send(stranger.nonce());
-  EXPECT_EQ(accept_one(*listener_, std::chrono::milliseconds(20)), nullptr);
-  stranger.take_hello_and_nonce();
+  stranger.take_hello_and_nonce(*listener_);
   EXPECT_EQ(answer_to(stranger, stranger.proof(key_)), bye());
 }
 
@@ -377,14 +365,14 @@ TEST_F(Strangers, OptionsOfAStrangerConcernNobody) {
   other.slots_per_channel = 5;
   Stranger stranger(listener_->address(), other);
   stranger.say_hello();
-  EXPECT_EQ(accept_one(*listener_, std::chrono::milliseconds(50)), nullptr);
+  EXPECT_EQ(stranger.rest(*listener_).size(), kGreetingBytes);
   EXPECT_FALSE(listener_->take_mismatch());
   // Without a key whoever comes belongs here, and a difference is the operator's.
   listener_ = std::move(*listen("tcp://127.0.0.1:0", with(nullptr)));
   other.security = nullptr;
   Stranger colleague(listener_->address(), other);
   colleague.say_hello();
-  EXPECT_EQ(accept_one(*listener_, std::chrono::milliseconds(50)), nullptr);
+  EXPECT_EQ(colleague.rest(*listener_).size(), kGreetingBytes);
   EXPECT_TRUE(listener_->take_mismatch());
 }
 

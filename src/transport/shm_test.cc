@@ -94,7 +94,7 @@ TEST_F(ShmTest, AKilledProcessIsClosedAndTheNextRunTakesThePathOver) {
 
 TEST_F(ShmTest, AStoppedProcessIsSilent) {
   EndpointOptions options = small_options();
-  options.silence_limit = std::chrono::milliseconds(200);
+  options.silence_limit = kSilence;
   auto listener = std::move(*listen(address_, options));
   const pid_t child = fork();
   ASSERT_GE(child, 0);
@@ -124,7 +124,7 @@ TEST_F(ShmTest, AStoppedProcessIsSilent) {
 
 TEST_F(ShmTest, OnlyThisUserMayConnectAndThePathGoesWithTheListener) {
   auto listener = std::move(*listen(address_, small_options()));
-  struct stat info {};
+  struct stat info{};
   ASSERT_EQ(stat(path_.c_str(), &info), 0);
   EXPECT_TRUE(S_ISSOCK(info.st_mode));
   EXPECT_EQ(info.st_mode & 0777, 0600u);

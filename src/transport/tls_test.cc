@@ -3,8 +3,11 @@
 #include <openssl/ssl.h>
 #include <sys/stat.h>
 
-#include <fstream>
+#include <algorithm>
+#include <atomic>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "transport/connecting.h"
 #include "transport/endpoint_test_util.h"
@@ -44,26 +47,33 @@ class TlsTest : public testing::Test {
   const TestCertificates ours_;
   const TestCertificates theirs_;  // of another CA
 
-  // What the connecting side says, and what the listener's log says.
-  struct Refusal {
-    std::string connecting, listening;
-  };
-  static Refusal refusal(Security listening, Security connecting) {
-    testing::internal::CaptureStderr();
-    auto listener = listen("tcp://127.0.0.1:0", with(std::move(listening)));
-    EXPECT_TRUE(listener);
+  // The listener lets nobody in. `connecting_says`: parts of the connecting side's error; `listening_says`:
+  // of the listener's log.
+  using Parts = std::vector<std::string>;
+  static void expect_refusal(const Security& listening, const Security& connecting,
+                             const Parts& connecting_says, const Parts& listening_says) {
+    const CapturedLog log;
+    auto listener = listen("tcp://127.0.0.1:0", with(listening));
+    ASSERT_TRUE(listener);
     Result<std::unique_ptr<Endpoint>> connected = nullptr;
     std::atomic<bool> done = false;
     std::thread thread([&] {
-      connected = connect((*listener)->address(), with(std::move(connecting)));
+      connected = connect((*listener)->address(), with(connecting));
       done = true;
     });
-    while (!done) EXPECT_EQ(accept_one(**listener, std::chrono::milliseconds(20)), nullptr);
+    EXPECT_TRUE(serve_until(**listener, [&] { return done.load(); }));
     thread.join();
-    EXPECT_EQ(accept_one(**listener, std::chrono::milliseconds(50)), nullptr);
-    Refusal said{connected ? "connected" : connected.error().message, testing::internal::GetCapturedStderr()};
-    expect_part(said.connecting, (*listener)->address());
-    return said;
+    ASSERT_FALSE(connected);
+    expect_part(connected.error().message, (*listener)->address());
+    for (const std::string& part : connecting_says) expect_part(connected.error().message, part);
+    expect_lines(**listener, log, listening_says);
+  }
+  static void expect_lines(Listener& listener, const CapturedLog& log, const Parts& parts) {
+    const auto all_said = [&] {
+      return std::ranges::all_of(
+          parts, [&, said = log.text()](const auto& part) { return said.find(part) != std::string::npos; });
+    };
+    EXPECT_TRUE(serve_until(listener, all_said)) << testing::PrintToString(parts) << " in " << log.text();
   }
 };
 
@@ -84,34 +94,30 @@ TEST_F(TlsTest, BothSidesSpeakAndSayThatTheyAreEncrypted) {
 
 TEST_F(TlsTest, CertificatesOfAnotherCaAreRefusedByNameOnBothSides) {
   // Nobody trusts anybody: the connecting side sees the listener's certificate first.
-  Refusal said = refusal(tls_of(ours_.files()), tls_of(theirs_.files()));
-  expect_part(said.connecting, "its certificate is refused (");
-  expect_part(said.connecting, "have it signed by a CA of this side's --peer-tls-ca");
-  expect_part(said.listening, "it refuses our certificate (");
+  expect_refusal(tls_of(ours_.files()), tls_of(theirs_.files()),
+                 {"its certificate is refused (", "have it signed by a CA of this side's --peer-tls-ca"},
+                 {"it refuses our certificate ("});
   // The connecting side believes the listener, and not the other way round.
   TlsFiles mixed = theirs_.files();
   mixed.ca = ours_.path("ca.pem");
-  said = refusal(tls_of(ours_.files()), tls_of(mixed));
-  expect_part(said.connecting, "it refuses our certificate (");
-  expect_part(said.connecting, "have it signed by a CA of that side's --peer-tls-ca");
-  expect_part(said.listening, "its certificate is refused (");
-  expect_part(said.listening, "have it signed by a CA of this side's --peer-tls-ca");
+  expect_refusal(tls_of(ours_.files()), tls_of(mixed),
+                 {"it refuses our certificate (", "have it signed by a CA of that side's --peer-tls-ca"},
+                 {"its certificate is refused (", "have it signed by a CA of this side's --peer-tls-ca"});
 }
 
 TEST_F(TlsTest, AnExpiredCertificateIsRefusedByName) {
   const TestCertificates expired(-60);
-  const Refusal said = refusal(tls_of(expired.files()), tls_of(expired.files()));
-  expect_part(said.connecting, "its certificate is refused (certificate has expired)");
+  expect_refusal(tls_of(expired.files()), tls_of(expired.files()),
+                 {"its certificate is refused (certificate has expired)"}, {});
 }
 
 TEST_F(TlsTest, SidesThatDoNotBothSpeakTlsAreToldSo) {
   for (const Security& other : {Security(), key_of('k')}) {
-    Refusal said = refusal(tls_of(ours_.files()), other);
-    expect_part(said.connecting, "the other side speaks TLS; give this side --peer-tls-certificate");
-    expect_part(said.listening, "it does not speak TLS 1.3 (");
-    said = refusal(other, tls_of(ours_.files()));
-    expect_part(said.connecting, "the other side closed the connection");
-    expect_part(said.listening, "it speaks TLS; give this side --peer-tls-certificate");
+    expect_refusal(tls_of(ours_.files()), other,
+                   {"the other side speaks TLS; give this side --peer-tls-certificate"},
+                   {"it does not speak TLS 1.3 ("});
+    expect_refusal(other, tls_of(ours_.files()), {"the other side closed the connection"},
+                   {"it speaks TLS; give this side --peer-tls-certificate"});
   }
 }
 
@@ -120,7 +126,7 @@ TEST_F(TlsTest, WhoShowsNoCertificateGetsNoByte) {
   for (const bool old : {false, true}) {
     auto listener = listen("tcp://127.0.0.1:0", with(tls_of(ours_.files())));
     ASSERT_TRUE(listener);
-    testing::internal::CaptureStderr();
+    const CapturedLog log;
     auto socket = connect_patiently(*parse_address((*listener)->address()));
     ASSERT_TRUE(socket);
     SSL_CTX* context = SSL_CTX_new(TLS_client_method());
@@ -140,10 +146,9 @@ TEST_F(TlsTest, WhoShowsNoCertificateGetsNoByte) {
     EXPECT_EQ(got, 0u);
     SSL_free(ssl);
     SSL_CTX_free(context);
-    EXPECT_EQ(accept_one(**listener, std::chrono::milliseconds(20)), nullptr);
-    expect_part(
-        testing::internal::GetCapturedStderr(),
-        old ? "it does not speak TLS 1.3 (" : "it shows no certificate; give it --peer-tls-certificate");
+    expect_lines(
+        **listener, log,
+        {old ? "it does not speak TLS 1.3 (" : "it shows no certificate; give it --peer-tls-certificate"});
   }
 }
 

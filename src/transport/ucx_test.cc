@@ -21,7 +21,9 @@ extern char** environ;
 namespace tandem {
 namespace {
 
+// What the echo process is told: where to connect, and after how many milliseconds its peer is silent.
 constexpr const char* kEchoAddress = "TANDEM_TEST_ECHO_ADDRESS";
+constexpr const char* kEchoSilence = "TANDEM_TEST_ECHO_SILENCE";
 
 EndpointOptions small_options() {
   EndpointOptions options;
@@ -32,9 +34,9 @@ EndpointOptions small_options() {
   return options;
 }
 
-EndpointOptions impatient_options() {
+EndpointOptions options_with(Duration silence_limit) {
   EndpointOptions options = small_options();
-  options.silence_limit = std::chrono::milliseconds(400);
+  options.silence_limit = silence_limit;
   return options;
 }
 
@@ -74,8 +76,9 @@ TEST(UcxFrame, WhatCannotBeIsRefusedByName) {
 // The echo process: this very test, started anew, because UCX does not outlive a fork. Skipped otherwise.
 TEST(UcxEchoProcess, EchoesUntilItsPeerIsGone) {
   const char* address = std::getenv(kEchoAddress);
-  if (address == nullptr) GTEST_SKIP() << "only as the process of other tests";
-  auto connected = connect(address, impatient_options());
+  const char* silence = std::getenv(kEchoSilence);
+  if (address == nullptr || silence == nullptr) GTEST_SKIP() << "only as the process of other tests";
+  auto connected = connect(address, options_with(std::chrono::milliseconds(std::atoi(silence))));
   ASSERT_TRUE(connected) << connected.error().message;
   Endpoint& endpoint = **connected;
   while (endpoint.peer() == PeerState::alive) {
@@ -94,13 +97,14 @@ TEST(UcxEchoProcess, EchoesUntilItsPeerIsGone) {
 class UcxProcessTest : public testing::Test {
  protected:
   void SetUp() override {
-    auto listener = listen("ucx://127.0.0.1:0", impatient_options());
+    auto listener = listen("ucx://127.0.0.1:0", options_with(silence_limit_));
     ASSERT_TRUE(listener) << listener.error().message;
-    const std::string variable = std::string(kEchoAddress) + "=" + (*listener)->address();
+    std::string where = std::string(kEchoAddress) + "=" + (*listener)->address();
+    const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(silence_limit_);
+    std::string silence = std::string(kEchoSilence) + "=" + std::to_string(limit.count());
     std::vector<char*> environment;
     for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
-    environment.push_back(const_cast<char*>(variable.c_str()));
-    environment.push_back(nullptr);
+    environment.insert(environment.end(), {where.data(), silence.data(), nullptr});
     std::string program = "/proc/self/exe", filter = "--gtest_filter=UcxEchoProcess.*",
                 brief = "--gtest_brief=1";
     char* arguments[] = {program.data(), filter.data(), brief.data(), nullptr};
@@ -132,8 +136,14 @@ class UcxProcessTest : public testing::Test {
     }
   }
 
+  Duration silence_limit_ = kPatience;
   pid_t child_ = -1;
   std::unique_ptr<Endpoint> endpoint_;
+};
+
+class ImpatientUcxProcessTest : public UcxProcessTest {
+ protected:
+  ImpatientUcxProcessTest() { silence_limit_ = kSilence; }
 };
 
 TEST_F(UcxProcessTest, MessagesOfEverySizeComeBack) {
@@ -164,7 +174,7 @@ TEST_F(UcxProcessTest, AProcessKilledWithMessagesUnderWayIsClosed) {
   }
 }
 
-TEST_F(UcxProcessTest, AStoppedProcessIsSilentAlsoWhenNothingMoreFits) {
+TEST_F(ImpatientUcxProcessTest, AStoppedProcessIsSilentAlsoWhenNothingMoreFits) {
   EXPECT_EQ(echo(10), "equal");
   kill(child_, SIGSTOP);
   fill(1'000'000);
@@ -259,25 +269,20 @@ class LiarTest : public testing::Test, private UcxWorker::Events {
     return testing::internal::GetCapturedStderr();
   }
   void wait_for_close() {
-    std::vector<std::byte> rest(4096);
-    for (const Instant end = now() + kPatience; now() < end;) {
-      const ssize_t got = recv(socket_.get(), rest.data(), rest.size(), MSG_DONTWAIT);
-      if (got == 0 || (got < 0 && errno == ECONNRESET)) return;
-      EXPECT_EQ(accept_one(*listener_, std::chrono::milliseconds(5)), nullptr);
-    }
-    ADD_FAILURE() << "the listener did not close the connection";
+    constexpr size_t kMoreThanItSays = 1 << 16;
+    EXPECT_LT(read_while_serving(*listener_, socket_.get(), kMoreThanItSays).size(), kMoreThanItSays);
   }
   void wire() {
     introduce(address_frame());
-    EXPECT_EQ(accept_one(*listener_, std::chrono::milliseconds(50)),
-              nullptr);  // it answers, and waits for UCX
-    std::vector<std::byte> answer(kGreetingBytes + TcpFrameLayout::kHeaderBytes);
-    ASSERT_TRUE(read_fully(socket_.get(), answer));
+    // It answers, and waits for UCX.
+    constexpr size_t kAnswer = kGreetingBytes + TcpFrameLayout::kHeaderBytes;
+    const std::vector<std::byte> answer = read_while_serving(*listener_, socket_.get(), kAnswer);
+    ASSERT_EQ(answer.size(), kAnswer);
     const auto header = TcpFrameLayout::decode(
         std::span(answer).subspan(kGreetingBytes).first<TcpFrameLayout::kHeaderBytes>());
     ASSERT_TRUE(header);
-    std::vector<std::byte> body(header->value);
-    ASSERT_TRUE(read_fully(socket_.get(), body));
+    const std::vector<std::byte> body = read_while_serving(*listener_, socket_.get(), header->value);
+    ASSERT_EQ(body.size(), header->value);
     ASSERT_TRUE(worker_->connect(std::span(body).subspan(8)));
     say({UcxFrameKind::hello, Channel::control, 0, 0, {}, 0}, 0);
     for (const Instant end = now() + kPatience; now() < end && !endpoint_;) {
@@ -397,7 +402,7 @@ TEST_F(LiarTest, AMessageBesideUcxIsBroken) {
 
 class ImpatientLiarTest : public LiarTest {
  protected:
-  ImpatientLiarTest() { options_ = impatient_options(); }
+  ImpatientLiarTest() { options_ = options_with(std::chrono::milliseconds(400)); }
 };
 
 TEST_F(ImpatientLiarTest, MessagesWithoutHeartbeatsAreSilence) {
