@@ -18,10 +18,10 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kMaxHelloLines = 256;    // 24 today; bounds the work that a stranger can cause
+constexpr size_t kMaxHelloLines = 256;    // 31 today; bounds the work that a stranger can cause
 constexpr size_t kDifferencesInFull = 3;  // of another model nearly every key differs: three tell which it is
 constexpr std::string_view kIdentityPrefix = "peer.";
-constexpr std::string_view kOptionalPrefix = "may.";  // a peer that does not know such a key passes it over
+constexpr std::string_view kAbsent = "(absent)";  // in messages, in the place of a value
 
 // While waiting for an answer: often enough to keep heartbeats (every 100 ms) and to notice `stop`.
 constexpr int kWaitMilliseconds = 20;
@@ -76,7 +76,9 @@ Status send_when_possible(Endpoint& endpoint, Channel channel, std::span<const s
   while (true) {
     const Status sent = send_bytes(endpoint, channel, frame);
     if (sent || sent.error().code != ErrorCode::would_block) return sent;
-    if (now() >= deadline || stop.load(std::memory_order_relaxed)) {
+    if (stop.load(std::memory_order_relaxed))
+      return make_error(ErrorCode::cancelled, "stopped during the handshake");
+    if (now() >= deadline) {
       return make_error(ErrorCode::deadline_exceeded,
                         fmt::format("{} gives no credit back during the handshake", endpoint.peer_name()));
     }
@@ -90,7 +92,7 @@ Status send_settings(Endpoint& endpoint, const FrameHeader& header, const std::s
   std::array<PayloadShape, 2> shapes = {
       PayloadShape{PayloadRole::settings, DType::u8, 1, static_cast<uint32_t>(text.size())},
       PayloadShape{PayloadRole::pieces, DType::u32,
-                   static_cast<uint32_t>(pieces != nullptr ? pieces->size() / 6 : 0), 6}};
+                   static_cast<uint32_t>(pieces != nullptr ? pieces->size() / kPieceWords : 0), kPieceWords}};
   TANDEM_ASSIGN(const FrameLayout layout,
                 FrameLayout::create(header, std::span(shapes).first(pieces != nullptr ? 2 : 1)));
   return send_frame(endpoint, Channel::control, layout, [&](std::span<std::byte> frame) {
@@ -150,6 +152,15 @@ Result<FrameView> expect_frame(const Incoming& incoming, FrameKind wanted, const
 }
 
 }  // namespace
+
+bool never_fits(ErrorCode code) {
+  return code == ErrorCode::invalid_argument || code == ErrorCode::unsupported ||
+         code == ErrorCode::data_loss;
+}
+
+bool same_major(std::string_view one, std::string_view other) {
+  return major_of(one) == major_of(other);
+}
 
 std::string PeerIdentity::text() const {
   return fmt::format("{} rank {} ({})", role == "ffn" ? "FFN" : role, rank, name);
@@ -216,7 +227,7 @@ Status compare_settings(const SplitSettings& ours, const PeerIdentity& self, con
     for (const auto& [name, value] : theirs.settings) {
       if (name == key) return value;
     }
-    return std::string("(absent)");
+    return std::string(kAbsent);
   };
   std::string message;
   std::string more;
@@ -235,9 +246,9 @@ Status compare_settings(const SplitSettings& ours, const PeerIdentity& self, con
     const std::string other = their_value(setting.key);
     if (other == setting.value) continue;
     // Minor versions may differ: both keep to what the other one knows (docs/protocol.md, section 8).
-    if (setting.key == "protocol" && major_of(other) == major_of(setting.value)) continue;
+    if (setting.key == "protocol" && same_major(other, setting.value)) continue;
     if (other == kUnstatedSetting && theirs.peer.role == "attention" && setting.key != "protocol") continue;
-    if (setting.key == "numerics_id" && ours.sum_mode != SumMode::deterministic) {
+    if (setting.key == "numerics_id" && other != kAbsent && ours.sum_mode != SumMode::deterministic) {
       log_warning(fmt::format(
           "{} has other kernels ({}) than {} ({}): results may differ from a colocated run in the "
           "last bits",
@@ -247,14 +258,14 @@ Status compare_settings(const SplitSettings& ours, const PeerIdentity& self, con
     differ(setting.key, setting.value, other, setting.remedy);
   }
   for (const auto& [key, value] : theirs.settings) {
-    if (key.starts_with(kOptionalPrefix)) continue;
+    if (key.starts_with(kOptionalSettingPrefix)) continue;
     if (std::ranges::none_of(list, [&](const Setting& setting) { return setting.key == key; })) {
-      differ(key, "(absent)", value, "run the same release on both sides");
+      differ(key, std::string(kAbsent), value, "run the same release on both sides");
     }
   }
   if (differences == 0) return {};
   if (!more.empty()) message += fmt::format("; also different: {}", more);
-  return invalid(std::move(message));
+  return invalid(clean_error_text(message));  // a stranger's keys and values may be long: this is for a log
 }
 
 Status send_plain(Endpoint& endpoint, FrameKind kind, uint64_t session, uint32_t incarnation) {

@@ -42,6 +42,16 @@ struct PeerIdentity {
 // Identity of this process, with a fresh random incarnation.
 PeerIdentity make_identity(std::string role, uint32_t rank);
 
+// Errors of a handshake that another try cannot mend: who does not fit stays so.
+bool never_fits(ErrorCode code);
+// How long one try to connect may take at most: who waits for the rank hears that often why it is not there.
+inline constexpr Duration kLongestTry = std::chrono::seconds(1);
+
+// Settings whose key begins so are never compared: a peer that does not know such a one passes it over.
+inline constexpr std::string_view kOptionalSettingPrefix = "may.";
+// Whether two values of the setting `protocol` have the same major number.
+bool same_major(std::string_view one, std::string_view other);
+
 // What a hello or hello_ack says: who, and the settings as received, in order.
 struct Hello {
   PeerIdentity peer;

@@ -82,6 +82,19 @@ TEST(Handshake, NumericsMattersOnlyForDeterministicSums) {
   EXPECT_NE(difference(ours, theirs).find("numerics_id"), std::string::npos);
 }
 
+TEST(Handshake, EveryKeyMustBeThere) {
+  const auto whole = decode_hello(encode_hello(ffn_peer(), small_settings())).value();
+  for (const auto& [missing, value] : whole.settings) {
+    Hello hello = whole;
+    std::erase_if(hello.settings, [&](const auto& setting) { return setting.first == missing; });
+    const Status same = compare_settings(small_settings(), attention_peer(), hello);
+    ASSERT_FALSE(same.has_value()) << missing;
+    EXPECT_NE(same.error().message.find(missing + " is " + value + " on attention rank 3"), std::string::npos)
+        << same.error().message;
+    EXPECT_NE(same.error().message.find("(absent) on FFN rank 0"), std::string::npos);
+  }
+}
+
 TEST(Handshake, ALateOrMissingKeyIsADifference) {
   auto hello = decode_hello(encode_hello(ffn_peer(), small_settings())).value();
   std::erase_if(hello.settings, [](const auto& setting) { return setting.first == "top_k"; });
@@ -92,6 +105,19 @@ TEST(Handshake, ALateOrMissingKeyIsADifference) {
   EXPECT_NE(
       compare_settings(small_settings(), attention_peer(), hello).error().message.find("new_key is (absent)"),
       std::string::npos);
+}
+
+// Whoever may connect may also say a hello: what he makes us write is bounded.
+TEST(Handshake, ADifferenceIsNoLongerThanAnErrorMayBe) {
+  std::string text = "peer.role=attention\npeer.rank=0\npeer.name=h:1\npeer.incarnation=5\nhidden_size=77\n";
+  for (int i = 0; i < 200; ++i)
+    text += std::string(1000, 'k') + std::to_string(i) + "=" + std::string(1000, 'v') + "\n";
+  const auto hello = decode_hello(text);
+  ASSERT_TRUE(hello.has_value()) << hello.error().message;
+  const Status same = compare_settings(small_settings(), ffn_peer(), *hello);
+  ASSERT_FALSE(same.has_value());
+  EXPECT_LE(same.error().message.size(), kMaxErrorTextBytes);
+  EXPECT_NE(same.error().message.find("hidden_size is 24 on FFN rank 0"), std::string::npos);
 }
 
 // Section 8 of the protocol: what another minor version may bring, and what it may not.

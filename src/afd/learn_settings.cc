@@ -16,17 +16,11 @@ namespace {
 // As RemoteFfn waits between tries (remote_ffn_io.cc): a rank loads its weights for seconds.
 constexpr Duration kRetryInterval = std::chrono::milliseconds(250);
 constexpr Duration kGiveUpInterval = std::chrono::milliseconds(20);  // how late `give_up` is noticed
-constexpr Duration kLongestConnect = std::chrono::seconds(1);
-constexpr std::string_view kOptionalPrefix = "may.";  // settings that are never compared (docs/protocol.md)
 
 template <class T>
 bool read_number(std::string_view text, T& to, int base = 10) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), to, base);
   return !text.empty() && error == std::errc() && end == text.data() + text.size();
-}
-
-std::string_view major_of(std::string_view protocol) {
-  return protocol.substr(0, protocol.find('.'));
 }
 
 bool read_choice(std::string_view text, std::string_view no, std::string_view yes, bool& to) {
@@ -118,11 +112,6 @@ std::optional<bool> read_setting(std::string_view key, std::string_view text, Sp
   return std::nullopt;
 }
 
-bool is_final(ErrorCode code) {
-  return code == ErrorCode::invalid_argument || code == ErrorCode::unsupported ||
-         code == ErrorCode::data_loss || code == ErrorCode::cancelled;
-}
-
 Status check_expected_keys(const SettingList& expected) {
   const std::vector<Setting> known = list_settings(SplitSettings{});
   for (const auto& [key, value] : expected) {
@@ -139,7 +128,7 @@ Result<LearnedSettings> ask_once(const LearnOptions& options, const std::string&
                                  const std::atomic<bool>& stop) {
   EndpointOptions endpoint_options = options.endpoint;
   endpoint_options.adopt = true;
-  endpoint_options.connect_limit = std::min({kLongestConnect, endpoint_options.connect_limit});
+  endpoint_options.connect_limit = std::min({kLongestTry, endpoint_options.connect_limit});
   TANDEM_ASSIGN(const std::unique_ptr<Endpoint> endpoint, connect(options.address, endpoint_options, stop));
   TANDEM_ASSIGN(const Hello peer,
                 ask_settings(*endpoint, options.address, hello,
@@ -177,7 +166,7 @@ Result<SplitSettings> parse_settings(std::span<const std::pair<std::string, std:
   // The compute dtype stands before what follows from it, in whatever order the lines are.
   for (const bool first : {true, false}) {
     for (const auto& [key, value] : lines) {
-      if ((key == "compute_dtype") != first || key.starts_with(kOptionalPrefix)) continue;
+      if ((key == "compute_dtype") != first || key.starts_with(kOptionalSettingPrefix)) continue;
       const std::optional<bool> read = read_setting(key, value, settings);
       if (!read) {
         return make_error(ErrorCode::unsupported,
@@ -198,7 +187,7 @@ Result<SplitSettings> parse_settings(std::span<const std::pair<std::string, std:
     if (stated == lines.end()) {
       return make_error(ErrorCode::data_loss, fmt::format("the peer does not state {}", setting.key));
     }
-    const bool same = setting.key == "protocol" ? major_of(stated->second) == major_of(setting.value)
+    const bool same = setting.key == "protocol" ? same_major(stated->second, setting.value)
                                                 : stated->second == setting.value;
     if (!same) {
       return make_error(ErrorCode::unsupported,
@@ -220,7 +209,8 @@ Result<LearnedSettings> learn_settings(const LearnOptions& options) {
   while (true) {
     const Instant began = now();
     auto learned = ask_once(options, hello, stop);
-    if (learned || is_final(learned.error().code)) return learned;
+    if (learned || never_fits(learned.error().code) || learned.error().code == ErrorCode::cancelled)
+      return learned;
     // As long again as the try took, and never less than the interval: a busy peer is not kept busy.
     const Instant next = now() + std::max<Duration>(kRetryInterval, now() - began);
     if (next >= options.deadline) {

@@ -117,7 +117,7 @@ Result<std::unique_ptr<RemoteFfn>> RemoteFfn::start(const RemoteFfnOptions& opti
 
 std::optional<Status> RemoteFfn::Impl::start_result() const {
   if (link != Link::down) return Status{};
-  if (failed_attempts > 0 && is_final(reason.code)) return std::unexpected(reason);
+  if (failed_attempts > 0 && never_fits(reason.code)) return std::unexpected(reason);
   return std::nullopt;
 }
 

@@ -26,15 +26,6 @@
 
 namespace tandem {
 
-// Who waits for the rank hears why it is not there that often.
-inline constexpr Duration kLongestConnect = std::chrono::seconds(1);
-
-// Errors that another try cannot mend.
-inline bool is_final(ErrorCode code) {
-  return code == ErrorCode::invalid_argument || code == ErrorCode::unsupported ||
-         code == ErrorCode::data_loss;
-}
-
 struct RemoteFfn::Impl {
   enum class Link : uint8_t { down, up, draining };
 
@@ -53,7 +44,7 @@ struct RemoteFfn::Impl {
     endpoint_options.silence_limit = options.silence_limit;
     endpoint_options.adopt = !options.states_settings;
     endpoint_options.security = options.security;
-    endpoint_options.connect_limit = std::min(kLongestConnect, options.handshake_limit);
+    endpoint_options.connect_limit = std::min(kLongestTry, options.handshake_limit);
     completions.reserve(options.max_in_flight);
   }
   static SessionKind kind_of(const RemoteFfnOptions& options) {

@@ -118,13 +118,13 @@ void RemoteFfn::Impl::reconnect() {
   reason = connected.error();
   if (news || now() - last_waiting_log >= kWaitingLogInterval) {
     last_waiting_log = now();
-    log_info(is_final(reason.code) ? reason.message : "waiting for " + reason.message);
+    log_info(never_fits(reason.code) ? reason.message : "waiting for " + reason.message);
   }
   failed_attempts++;
   changed.notify_all();
-  const Duration least = is_final(reason.code) ? kRefusedRetryInterval
-                         : peer_answers        ? kNotYetRetryInterval
-                                               : Duration::zero();
+  const Duration least = never_fits(reason.code) ? kRefusedRetryInterval
+                         : peer_answers          ? kNotYetRetryInterval
+                                                 : Duration::zero();
   // As long again as the attempt took: a peer that is too busy to answer in time is not kept busy by us.
   const Duration pause = std::max({least, options.reconnect_interval, Duration(now() - began)});
   changed.wait_for(lock, pause, [this] { return stop.load(); });

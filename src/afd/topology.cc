@@ -9,8 +9,6 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kWords = 6;  // layer, expert begin, expert end, row begin, row end, unit
-
 // More pieces than this is no model: 256 layers of 1,024 experts in 16 slices. Bounds what a frame can make
 // us allocate.
 constexpr size_t kMaxPieces = size_t{1} << 22;
@@ -51,7 +49,7 @@ std::vector<uint32_t> encode_pieces(std::span<const Piece> pieces) {
 Result<std::vector<Piece>> decode_pieces(std::span<const uint32_t> words, uint16_t rank,
                                          const SplitSettings& settings) {
   std::vector<Piece> pieces;
-  for (size_t i = 0; i + kWords <= words.size(); i += kWords) {
+  for (size_t i = 0; i + kPieceWords <= words.size(); i += kPieceWords) {
     const uint32_t layer = words[i], begin = words[i + 1], end = words[i + 2];
     const uint32_t row_begin = words[i + 3], row_end = words[i + 4], unit = words[i + 5];
     if (!settings.is_moe_layer(layer) || begin >= end || end > settings.num_experts || row_begin >= row_end ||

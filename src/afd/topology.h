@@ -28,6 +28,8 @@ struct FfnRankFacts {
 // dense layers.
 std::vector<Piece> held_pieces(std::span<const MoeLayerWeights* const> layers, OwnerId owner);
 
+// Words of a row of pieces: layer, expert begin, expert end, row begin, row end, unit.
+inline constexpr size_t kPieceWords = 6;
 // Pieces as the wire carries them: u32 [count, 6], neighbouring experts with equal slices in one row.
 std::vector<uint32_t> encode_pieces(std::span<const Piece> pieces);
 // Refused: a range that the model does not have.
