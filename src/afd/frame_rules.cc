@@ -145,6 +145,14 @@ class Checker {
     return {};
   }
 
+  // Of what is read as it lies, whatever the session agreed on.
+  Status expect_packed(const Descriptor& d, DType dtype, uint32_t rows, uint32_t min_cols,
+                       uint32_t max_cols) const {
+    TANDEM_TRY(expect(d, {dtype}, rows, min_cols, max_cols));
+    if (d.row_stride == dtype_bytes(d.dtype, d.cols)) return {};
+    return refuse(d, fmt::format("has a row stride of {}, expected rows without gaps", d.row_stride));
+  }
+
   Status check_shape(const Descriptor& d) const {
     constexpr uint32_t kAnyCols = UINT32_MAX;
     if (d.log2_block != 0 && d.role != PayloadRole::activation_scale) {
@@ -167,15 +175,15 @@ class Checker {
       case PayloadRole::output:
         return expect(d, {DType::bf16, DType::f32, DType::f64}, header_.rows, 1, kAnyCols);
       case PayloadRole::reply_times:
-        return expect(d, {DType::u32}, 1, 4, 4);
+        return expect_packed(d, DType::u32, 1, 4, 4);
       case PayloadRole::error_code:
-        return expect(d, {DType::u32}, 1, 1, 1);
+        return expect_packed(d, DType::u32, 1, 1, 1);
       case PayloadRole::error_text:
-        return expect(d, {DType::u8}, 1, 0, kMaxErrorTextBytes);
+        return expect_packed(d, DType::u8, 1, 0, kMaxErrorTextBytes);
       case PayloadRole::settings:
-        return expect(d, {DType::u8}, 1, 0, kAnyCols);
+        return expect_packed(d, DType::u8, 1, 0, kAnyCols);
       case PayloadRole::pieces:
-        return expect(d, {DType::u32}, d.rows, 6, 6);
+        return expect_packed(d, DType::u32, d.rows, 6, 6);
       case PayloadRole::shared_rows:
         return expect(d, {DType::u8}, header_.rows, 1, 1);
     }

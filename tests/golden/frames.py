@@ -259,6 +259,10 @@ refuse("rule_error_half", "A code without a text.", reply(times(), code()), "inv
 refuse("rule_canary_both", "A canary that is request and reply.", canary("canary", 0, CANARY_ROWS, Payload("output", "bf16", 64, 3, [0] * 192)),
        "invalid_argument", "exactly one of activation and output")
 refuse("rule_hello_empty", "A hello that says nothing.", Frame("hello"), "invalid_argument", "settings is missing")
+refuse("rule_pieces_padded", "Pieces with gaps between their rows.",
+       Frame("hello_ack", [text("settings", settings_text(identity("ffn", INCARNATION, "b:97"))),
+                           Payload("pieces", "u32", 2, 6, [3, 0, 16, 0, 64, 0, 4, 0, 16, 0, 64, 0], pad=8)]), "invalid_argument",
+       "pieces has a row stride of 32, expected rows without gaps")
 refuse("rule_ack_no_pieces", "An answer that does not say what the rank holds.",
        Frame("hello_ack", [text("settings", settings_text(identity("ffn", INCARNATION, "b:97")))]), "invalid_argument", "pieces is missing")
 refuse("rule_error_text_long", "A reason of more than 2048 bytes.", Frame("refuse", [code(1), text("error_text", "x" * 2049)]), "invalid_argument",
