@@ -7,28 +7,14 @@
 #include <memory>
 #include <vector>
 
+#include "afd/frame_testing.h"
 #include "afd/tile_frame.h"
-#include "frame_repair.h"
 #include "fuzzing.h"
 
 namespace {
 
 using namespace tandem;
 using fuzz::require;
-
-// Prime-ish and small, so that lengths are not multiples of anything and mutations find the edges.
-SplitSettings settings_for(unsigned mode) {
-  SplitSettings settings;
-  settings.hidden_size = 40;
-  settings.num_layers = 4;
-  settings.vocab_size = 100;
-  settings.num_experts = 8;
-  settings.top_k = 2;
-  settings.moe_layers = {1, 2, 3};
-  settings.token_ids = mode == 1;
-  settings.gate_on_attention = mode == 2;
-  return settings;
-}
 
 void check_places(const FrameView& view) {
   size_t end = kHeaderBytes + kDescriptorBytes * view.header.descriptors;
@@ -61,10 +47,10 @@ void check_request(const TileView& tile, const SplitSettings& settings) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
-  const SplitSettings settings = settings_for((data[0] & 0x7f) % 3);
+  const SplitSettings settings = settings_of_mode((data[0] & 0x7f) % kRoutingModes);
   std::vector<std::byte> frame(size - 1);
   if (size > 1) std::memcpy(frame.data(), data + 1, size - 1);
-  if ((data[0] & 0x80) != 0) fuzz::repair_frame(frame);
+  if ((data[0] & 0x80) != 0) repair_frame(frame);
   // Exactly as many bytes, as aligned as a slot: a read past the end is an error.
   struct Free {
     void operator()(std::byte* bytes) const { std::free(bytes); }

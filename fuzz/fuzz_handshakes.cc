@@ -5,9 +5,9 @@
 #include <cstring>
 #include <vector>
 
+#include "afd/frame_testing.h"
 #include "afd/handshake.h"
 #include "afd/topology.h"
-#include "frame_repair.h"
 #include "fuzzing.h"
 #include "transport/endpoint.h"
 #include "transport/hello.h"
@@ -18,19 +18,6 @@ namespace {
 using namespace tandem;
 using fuzz::require;
 using Bytes = std::span<const std::byte>;
-
-SplitSettings small_settings() {
-  SplitSettings settings;
-  settings.model_fingerprint = 0xabcdef;
-  settings.hidden_size = 24;
-  settings.num_layers = 4;
-  settings.vocab_size = 100;
-  settings.num_experts = 8;
-  settings.top_k = 2;
-  settings.moe_intermediate_size = 32;
-  settings.moe_layers = {1, 2, 3};
-  return settings;
-}
 
 void hello(Bytes input) {
   const std::string_view text(reinterpret_cast<const char*>(input.data()), input.size());
@@ -122,7 +109,7 @@ std::vector<Message> messages(Bytes input, bool repaired, const SplitSettings& s
     std::vector<std::byte> bytes(input.begin() + 3, input.begin() + 3 + static_cast<ptrdiff_t>(length));
     input = input.subspan(3 + length);
     if (bytes.empty()) continue;
-    if (repaired) fuzz::repair_frame(bytes);
+    if (repaired) repair_frame(bytes);
     list.push_back({channel, std::move(bytes)});
   }
   return list;

@@ -1,8 +1,10 @@
 #include "afd/frame.h"
 
-#include <array>
 #include <bit>
 #include <type_traits>
+
+#include "base/reflected_crc.h"
+#include "transport/little_endian.h"
 
 namespace tandem {
 namespace {
@@ -16,8 +18,7 @@ void put(std::byte* out, size_t offset, T value) {
   if constexpr (std::is_enum_v<T>) {
     put(out, offset, static_cast<std::underlying_type_t<T>>(value));
   } else {
-    for (size_t i = 0; i < sizeof(T); ++i)
-      out[offset + i] = static_cast<std::byte>(uint64_t{value} >> (8 * i));
+    store_little_endian(out + offset, value);
   }
 }
 
@@ -26,22 +27,11 @@ T get(const std::byte* in, size_t offset) {
   if constexpr (std::is_enum_v<T>) {
     return static_cast<T>(get<std::underlying_type_t<T>>(in, offset));
   } else {
-    uint64_t value = 0;
-    for (size_t i = 0; i < sizeof(T); ++i) value |= uint64_t{static_cast<uint8_t>(in[offset + i])} << (8 * i);
-    return static_cast<T>(value);
+    return load_little_endian<T>(in + offset);
   }
 }
 
-constexpr std::array<uint32_t, 256> make_crc_table() {
-  std::array<uint32_t, 256> table{};
-  for (uint32_t i = 0; i < 256; ++i) {
-    uint32_t value = i;
-    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) != 0 ? 0x82f63b78u : 0u);
-    table[i] = value;
-  }
-  return table;
-}
-constexpr std::array<uint32_t, 256> kCrcTable = make_crc_table();
+constexpr CrcTable kCrcTable = make_crc_table(0x82f63b78u);
 
 // One list of fields serves both directions, so that they cannot disagree about an offset.
 template <class Header, class Field>
@@ -172,9 +162,7 @@ Descriptor decode_descriptor(std::span<const std::byte, kDescriptorBytes> in) {
 }
 
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc) {
-  crc = ~crc;
-  for (const std::byte byte : bytes) crc = (crc >> 8) ^ kCrcTable[(crc ^ static_cast<uint8_t>(byte)) & 0xff];
-  return ~crc;
+  return reflected_crc(kCrcTable, bytes, crc);
 }
 
 uint32_t header_checksum(std::span<const std::byte> header_and_descriptors) {

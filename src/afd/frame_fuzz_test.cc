@@ -8,23 +8,11 @@
 #include <random>
 #include <vector>
 
+#include "afd/frame_testing.h"
 #include "afd/tile_frame.h"
 
 namespace tandem {
 namespace {
-
-SplitSettings settings_for(int mode) {
-  SplitSettings settings;
-  settings.hidden_size = 40;
-  settings.num_layers = 4;
-  settings.vocab_size = 100;
-  settings.num_experts = 8;
-  settings.top_k = 2;
-  settings.moe_layers = {1, 2, 3};
-  settings.token_ids = mode == 1;
-  settings.gate_on_attention = mode == 2;
-  return settings;
-}
 
 std::vector<std::byte> valid_frame(const SplitSettings& settings, std::mt19937& random) {
   FrameHeader header;
@@ -76,7 +64,7 @@ constexpr int kMutations = 1'000'000;  // some seconds; under sanitizers half a 
 TEST(FrameFuzz, MutationsAreRefusedOrConsistent) {
   std::mt19937 random(1);
   int accepted = 0;
-  const SplitSettings modes[] = {settings_for(0), settings_for(1), settings_for(2)};
+  const SplitSettings modes[] = {settings_of_mode(0), settings_of_mode(1), settings_of_mode(2)};
   size_t in_use = 0;
   for (int round = 0; round < kMutations; ++round) {
     // What the first rounds took was warm-up: error texts, tables. Afterwards nothing may stay.
@@ -108,13 +96,8 @@ TEST(FrameFuzz, MutationsAreRefusedOrConsistent) {
     }
     if (frame.size() >= kHeaderBytes &&
         random() % 8 != 0) {  // usually repaired, so that deeper checks are reached
-      const auto size = static_cast<uint32_t>(frame.size());
-      if (random() % 2 == 0) std::memcpy(frame.data() + 12, &size, 4);
-      const size_t table = kHeaderBytes + kDescriptorBytes * static_cast<size_t>(frame[55]);
-      if (table <= frame.size()) {
-        const uint32_t crc = header_checksum(std::span(frame).first(table));
-        std::memcpy(frame.data() + 60, &crc, 4);
-      }
+      if (random() % 2 == 0) repair_size(frame);
+      repair_checksum(frame);
     }
     // An allocation of exactly this size: a read past the end is an error under ASan.
     auto exact = std::make_unique<std::byte[]>(frame.size());
@@ -136,8 +119,8 @@ TEST(FrameFuzz, MutationsAreRefusedOrConsistent) {
 
 TEST(FrameFuzz, EveryTruncationIsRefused) {
   std::mt19937 random(2);
-  for (int mode = 0; mode < 3; ++mode) {
-    const auto frame = valid_frame(settings_for(mode), random);
+  for (unsigned mode = 0; mode < kRoutingModes; ++mode) {
+    const auto frame = valid_frame(settings_of_mode(mode), random);
     ASSERT_TRUE(parse_frame(frame).has_value());
     for (size_t size = 0; size < frame.size(); ++size) {
       ASSERT_FALSE(parse_frame(std::span(frame).first(size)).has_value()) << size;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "afd/frame_layout.h"
+#include "afd/frame_testing.h"
 
 namespace tandem {
 namespace {
@@ -61,12 +62,7 @@ std::vector<std::byte> encode(const FrameLayout& layout) {
 // Changes bytes of a frame and repairs the checksum, so that the check behind it is reached.
 std::vector<std::byte> patched(std::vector<std::byte> frame, size_t offset, uint64_t value, size_t width) {
   std::memcpy(frame.data() + offset, &value, width);
-  const size_t descriptors = static_cast<size_t>(frame[55]);
-  const size_t table = kHeaderBytes + kDescriptorBytes * descriptors;
-  if (table <= frame.size()) {
-    const uint32_t crc = header_checksum(std::span(frame).first(table));
-    std::memcpy(frame.data() + 60, &crc, sizeof crc);
-  }
+  repair_checksum(frame);
   return frame;
 }
 

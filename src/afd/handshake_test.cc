@@ -5,23 +5,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "afd/frame_testing.h"
 #include "afd/tile_frame.h"
 
 namespace tandem {
 namespace {
-
-SplitSettings small_settings() {
-  SplitSettings settings;
-  settings.model_fingerprint = 0xabcdef;
-  settings.hidden_size = 24;
-  settings.num_layers = 4;
-  settings.vocab_size = 100;
-  settings.num_experts = 8;
-  settings.top_k = 2;
-  settings.moe_intermediate_size = 32;
-  settings.moe_layers = {1, 2, 3};
-  return settings;
-}
 
 PeerIdentity attention_peer() {
   return {"attention", 3, "alpha:11", 1};

@@ -1,19 +1,10 @@
 #include "transport/tcp_frame.h"
 
+#include "base/reflected_crc.h"
 #include "transport/little_endian.h"
 
 namespace tandem {
 namespace {
-
-constexpr std::array<uint32_t, 256> make_crc_table() {
-  std::array<uint32_t, 256> table{};
-  for (uint32_t i = 0; i < 256; ++i) {
-    uint32_t crc = i;
-    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0xedb88320u : 0u);
-    table[i] = crc;
-  }
-  return table;
-}
 
 std::unexpected<Error> bad(const std::string& what) {
   return make_error(ErrorCode::data_loss, "tcp frame: " + what);
@@ -22,10 +13,8 @@ std::unexpected<Error> bad(const std::string& what) {
 }  // namespace
 
 uint32_t crc32(std::span<const std::byte> bytes) {
-  static constexpr auto kTable = make_crc_table();
-  uint32_t crc = ~0u;
-  for (const std::byte byte : bytes) crc = (crc >> 8) ^ kTable[(crc ^ static_cast<uint32_t>(byte)) & 0xff];
-  return ~crc;
+  static constexpr CrcTable kTable = make_crc_table(0xedb88320u);
+  return reflected_crc(kTable, bytes);
 }
 
 std::array<std::byte, TcpFrameLayout::kHeaderBytes> TcpFrameLayout::encode(const TcpFrame& frame) {
