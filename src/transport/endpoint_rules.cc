@@ -1,5 +1,6 @@
 #include "transport/endpoint_rules.h"
 
+#include "base/buffer.h"
 #include "base/log.h"
 
 namespace tandem {
@@ -22,6 +23,10 @@ Result<void> check_commit(const SendSlot& slot, size_t bytes, size_t slot_bytes)
   return make_error(ErrorCode::out_of_range, "commit of " + std::to_string(bytes) +
                                                  " bytes in a slot acquired for " +
                                                  std::to_string(slot.bytes.size()));
+}
+
+size_t slot_stride(size_t slot_bytes) {
+  return (slot_bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
 }
 
 std::unexpected<Error> slot_not_acquired() {

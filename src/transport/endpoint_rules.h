@@ -15,6 +15,9 @@ Result<void> check_message(const EndpointOptions& options, const std::string& pe
 // A commit's bytes fit the slot that was acquired; out_of_range.
 Result<void> check_commit(const SendSlot& slot, size_t bytes, size_t slot_bytes);
 
+// Bytes from slot to slot of a channel: messages begin on cache lines.
+size_t slot_stride(size_t slot_bytes);
+
 std::unexpected<Error> slot_not_acquired();
 
 // The error of a call that needs a living peer.

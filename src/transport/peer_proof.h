@@ -1,5 +1,5 @@
 // PeerProof: the two frames behind the hellos with which each side shows that it has the key, without showing
-// the key (docs/protocol.md, "Authentication"). Both send 32 fresh random bytes; whoever connected proves
+// the key (docs/protocol.md, section 13). Both send 32 fresh random bytes; whoever connected proves
 // first, and the listener answers a good proof with its own. A proof covers both nonces, both hellos and the
 // side that makes it: none of another connection, of the other side or of other options is one. A machine
 // without a socket; one thread.

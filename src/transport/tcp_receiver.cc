@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "transport/endpoint_rules.h"
 #include "transport/system_error.h"
 
 namespace tandem {
@@ -16,16 +17,12 @@ constexpr size_t kStagingBytes =
     16 << 10;  // many small messages in one call; the most of a large one that is copied twice
 constexpr int kReadsPerPoll = 64;  // a peer that never stops sending must not hold the poller
 
-size_t round_to_cache_line(size_t bytes) {
-  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
-}
-
 }  // namespace
 
 Result<std::shared_ptr<TcpReceiver>> TcpReceiver::create(std::shared_ptr<TcpSender> sender,
                                                          const EndpointOptions& options) {
   TANDEM_ASSIGN(OwnedBuffer slots, OwnedBuffer::allocate(kNumChannels * options.slots_per_channel *
-                                                         round_to_cache_line(options.slot_bytes)));
+                                                         slot_stride(options.slot_bytes)));
   TANDEM_ASSIGN(OwnedBuffer staging, OwnedBuffer::allocate(kStagingBytes));
   return std::shared_ptr<TcpReceiver>(
       new TcpReceiver(std::move(sender), std::move(slots), std::move(staging), options));
@@ -37,7 +34,7 @@ TcpReceiver::TcpReceiver(std::shared_ptr<TcpSender> sender, OwnedBuffer slots, O
       slots_buffer_(std::move(slots)),
       slots_(options.slots_per_channel),
       slot_bytes_(options.slot_bytes),
-      slot_stride_(round_to_cache_line(options.slot_bytes)),
+      slot_stride_(slot_stride(options.slot_bytes)),
       staging_(std::move(staging)) {
   for (auto& free : free_) free = FreeSlots(slots_);
   ready_.reserve(kNumChannels * slots_);

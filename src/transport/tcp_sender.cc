@@ -16,10 +16,6 @@ namespace {
 
 constexpr size_t kFramesPerWrite = 16;  // two vectors a frame; far more than usually wait
 
-size_t round_to_cache_line(size_t bytes) {
-  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
-}
-
 }  // namespace
 
 Result<std::shared_ptr<TcpSender>> TcpSender::create(TcpStream stream, const EndpointOptions& options) {
@@ -40,7 +36,7 @@ TcpSender::TcpSender(TcpStream stream, UniqueFd epoll, OwnedBuffer buffer, const
       buffer_(std::move(buffer)),
       slots_(options.slots_per_channel),
       slot_bytes_(options.slot_bytes),
-      slot_stride_(round_to_cache_line(options.slot_bytes)) {
+      slot_stride_(slot_stride(options.slot_bytes)) {
   for (Ring& ring : rings_) {
     ring.acquired.assign(slots_, false);
     ring.free = FreeSlots(slots_);

@@ -21,10 +21,6 @@ constexpr long kBusyPauseNanoseconds = 1'000'000;
 // Rounds of UCX's queue in one poll: a peer that never stops sending must not hold the poller.
 constexpr int kRoundsPerPoll = 64;
 
-size_t round_to_cache_line(size_t bytes) {
-  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
-}
-
 std::unexpected<Error> bad(Channel channel, const std::string& what) {
   return make_error(ErrorCode::data_loss,
                     "ucx frame: channel " + std::to_string(static_cast<int>(channel)) + ": " + what);
@@ -39,7 +35,7 @@ void drain_descriptor(int fd) {
 
 Result<std::shared_ptr<UcxConnection>> UcxConnection::create(const EndpointOptions& options,
                                                              const UcxPath& path) {
-  const size_t bytes = kNumChannels * options.slots_per_channel * round_to_cache_line(options.slot_bytes);
+  const size_t bytes = kNumChannels * options.slots_per_channel * slot_stride(options.slot_bytes);
   TANDEM_ASSIGN(OwnedBuffer send_buffer, OwnedBuffer::allocate(bytes));
   TANDEM_ASSIGN(OwnedBuffer receive_buffer, OwnedBuffer::allocate(bytes));
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -60,7 +56,7 @@ UcxConnection::UcxConnection(OwnedBuffer send_buffer, OwnedBuffer receive_buffer
       timer_(std::move(timer)),
       slots_(options.slots_per_channel),
       slot_bytes_(options.slot_bytes),
-      slot_stride_(round_to_cache_line(options.slot_bytes)) {
+      slot_stride_(slot_stride(options.slot_bytes)) {
   for (Ring& ring : rings_) {
     ring.acquired.assign(slots_, false);
     ring.window.resize(slots_);
