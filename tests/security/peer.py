@@ -1,12 +1,12 @@
-"""A peer over tcp that is nothing but a socket, written from docs/protocol.md, section Authentication."""
+"""A peer over tcp that is nothing but a socket, written from docs/protocol.md, sections 12 and 13."""
 
-import binascii
 import hashlib
 import hmac
 import os
 import socket
-import struct
 import urllib.parse
+
+from tests.golden import wire
 
 HELLO, DATA, BYE, NONCE, PROOF = 1, 2, 5, 8, 9
 HEAD_BYTES, HELLO_BYTES, VALUE_BYTES = 16, 64, 32
@@ -14,8 +14,7 @@ WAIT_LIMIT_S = 60
 
 
 def head(kind, value):
-    start = struct.pack("<IBBHI", 0x54444E54, kind, 0, 0, value)
-    return start + struct.pack("<I", binascii.crc32(start))
+    return wire.tcp_head(kind, value=value)
 
 
 def frame(kind, value):
@@ -24,7 +23,7 @@ def frame(kind, value):
 
 def plain_hello():
     """A hello that differs from any rank's: it is answered all the same."""
-    return struct.pack("<IIIIQQQII", 0x48444E54, 1, 1, 0, 64, 100000, 800000, 0, 1) + bytes(16)
+    return wire.carrier_hello(slots=1, slot_bytes=64, security=1)
 
 
 def proof_text(side, nonces, hellos):
