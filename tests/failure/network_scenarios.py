@@ -11,7 +11,7 @@ import tempfile
 import time
 
 from tests.conftest import ARITH, BINARY, FfnRank, TandemServer
-from tests.failure.test_ffn_loss import PATIENCE_S, answer, ask_until_it_ends, wait_for_health
+from tests.failure.test_ffn_loss import PATIENCE_S, answer, ask_until_lost, wait_for_health
 
 # Local addresses, so that a frame for any other is dropped by whoever gets it.
 MACS = {"here": "02:00:00:00:00:01", "there": "02:00:00:00:00:02"}
@@ -101,9 +101,8 @@ def silence(wire, directory, transport, *sides):
         assert answer(attention) == before
 
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            requests = [pool.submit(ask_until_it_ends, attention, i) for i in range(8)]
-            while attention.metrics().get("tandem_requests_running", 0) < 8:
-                time.sleep(0.01)
+            requests = [pool.submit(ask_until_lost, attention, i) for i in range(8)]
+            attention.wait_metrics(lambda metrics: metrics.get("tandem_requests_running", 0) >= 8)
             lost_at = time.monotonic()
             wire.drop(*sides)
             outcomes = [request.result(timeout=PATIENCE_S) for request in requests]

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import ARITH, BINARY, FfnRank, TandemServer
 from tests.failure import fake_peer
+from tests.golden import wire
 
 FIXTURES = pathlib.Path(__file__).resolve().parents[1] / "fixtures"
 HANG_S = 60  # a hang, not a wait: loading takes seconds on a busy machine
@@ -118,8 +119,8 @@ def test_in_either_order_over_either_transport(transport, first, tmp_path):
 
 def other_slots(transport):
     """The first bytes of a peer whose slots are twice as large, as a model of another size makes them."""
-    hello = fake_peer.carrier_hello(slot_bytes=2 * 262144, carrier=1 if transport == "ucx" else 0)
-    return hello if transport == "shm" else fake_peer.stream_head(fake_peer.TCP_HELLO, len(hello)) + hello
+    terms = {"slot_bytes": 2 * 262144, "carrier": 1 if transport == "ucx" else 0}
+    return wire.carrier_hello(**terms) if transport == "shm" else fake_peer.stream_hello(**terms)
 
 
 def check_slots(side, address):

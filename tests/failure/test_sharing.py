@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 
-from tests.conftest import ARITH, FfnRank, TandemServer
+from tests.conftest import ARITH, START_LIMIT_S, FfnRank, TandemServer
 from tests.failure import fake_peer
 from tests.failure.test_ffn_loss import PATIENCE_S, answer, ask_until_it_ends
 
@@ -102,7 +102,7 @@ def test_connections_that_say_nothing_or_nonsense_take_nobodys_place(pool, tmp_p
                 if number % 3 == 0:
                     stranger.sendall(os.urandom(200))
                 elif number % 3 == 1:  # a carrier's hello and nothing behind it: a place in the handshake
-                    stranger.sendall(fake_peer.stream_head(fake_peer.TCP_HELLO, 64) + fake_peer.carrier_hello())
+                    stranger.sendall(fake_peer.stream_hello())
         assert answer(good) == before
         with client(pool, tmp_path / "late") as late:
             assert answer(late) == before, "who says a proper hello is let in"
@@ -115,8 +115,12 @@ def test_one_client_too_many_is_refused_by_number(pool, tmp_path):
         clients = [opened.enter_context(client(pool, tmp_path / f"client{i}")) for i in range(4)]
         directory = tmp_path / "fifth"
         directory.mkdir()
-        fifth = TandemServer(["attention", "--model", str(ARITH), "--ffn", pool.address, "--port", "0", "--connect-timeout-s", "2"], directory)
-        fifth.process.wait(60)
-        assert "4 clients are connected, max_sessions is 4" in fifth.log_path.read_text()
-        fifth.stop()
+        fifth = TandemServer(["attention", "--model", str(ARITH), "--ffn", pool.address, "--port", "0"], directory)
+        try:
+            deadline = time.monotonic() + START_LIMIT_S
+            while "4 clients are connected, max_sessions is 4" not in fifth.log_path.read_text():
+                assert time.monotonic() < deadline and fifth.process.poll() is None, fifth.describe()
+                time.sleep(0.05)
+        finally:
+            fifth.stop()
         assert answer(clients[0]) == answer(clients[3])

@@ -1,5 +1,5 @@
-"""The bytes of docs/protocol.md, written from that page and from nothing else: no line here comes from the C++ encoder, so the two can
-disagree. A frame is built as asked, right or wrong."""
+"""The bytes of docs/protocol.md, written from that page and from nothing else: no line here comes from the C++ encoder or from the Python
+client, so that they can disagree. A frame is built as asked, right or wrong. For all tests that speak to a rank as a stranger does."""
 
 import binascii
 import struct
@@ -110,5 +110,5 @@ def tcp_head(kind, channel=0, value=0, zero=0):
     return head + struct.pack("<I", binascii.crc32(head))
 
 
-def carrier_hello(slots=8, slot_bytes=262144, heartbeat_us=100000, silence_us=800000, version=1):
-    return struct.pack("<IIIIQQQII", 0x48444E54, version, slots, 0, slot_bytes, heartbeat_us, silence_us, 0, 0) + bytes(16)
+def carrier_hello(slots=8, slot_bytes=262144, heartbeat_us=100000, silence_us=800000, version=1, carrier=0, security=0):
+    return struct.pack("<IIIIQQQII", 0x48444E54, version, slots, 0, slot_bytes, heartbeat_us, silence_us, carrier, security) + bytes(16)
