@@ -55,6 +55,7 @@ Status AcceptingListener::take_connections() {
 
 void AcceptingListener::make_room() {
   std::vector<uint64_t> hosts;
+  hosts.reserve(handshakes_.size());
   for (const Handshake& handshake : handshakes_) hosts.push_back(handshake.host);
   const std::unique_ptr<Accepting> dropped = take(whom_to_drop(hosts));
   refusals_.add("dropped " + dropped->peer() + ": too many connections that say nothing");

@@ -115,7 +115,7 @@ Result<void> TcpHandshake::take_hello() {
   const auto hello_of = [](const std::array<std::byte, kGreetingBytes>& bytes) {
     return std::span(bytes).subspan<TcpFrameLayout::kHeaderBytes, HelloLayout::kBytes>();
   };
-  proof_.emplace(options_.security, side_, hello_of(greeting_), hello_of(received_));
+  proof_ = std::make_unique<PeerProof>(options_.security, side_, hello_of(greeting_), hello_of(received_));
   phase_ = Phase::proof;
   TANDEM_ASSIGN(const auto nonce, proof_->nonce());
   return send(nonce);

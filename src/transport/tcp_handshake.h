@@ -4,7 +4,7 @@
 #pragma once
 
 #include <array>
-#include <optional>
+#include <memory>
 #include <string>
 
 #include "base/clock.h"
@@ -62,7 +62,7 @@ class TcpHandshake {
   std::array<std::byte, kGreetingBytes> greeting_;    // ours
   std::array<std::byte, kGreetingBytes> received_{};  // the frame that is being received
   size_t size_ = 0;
-  std::optional<PeerProof> proof_;
+  std::unique_ptr<PeerProof> proof_;  // once the hellos were found to agree
 };
 
 }  // namespace tandem

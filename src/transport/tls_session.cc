@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
 
 #include "transport/system_error.h"
@@ -18,7 +17,7 @@ namespace {
 
 // OpenSSL's own socket BIO writes without MSG_NOSIGNAL: a peer that left would end this process.
 int socket_of(BIO* bio) {
-  return static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio)));
+  return *static_cast<const int*>(BIO_get_data(bio));
 }
 
 bool is_not_now(int error) {
@@ -91,10 +90,11 @@ Result<std::unique_ptr<TlsSession>> TlsSession::create(const PeerTlsContext& con
     BIO_free(bio);
     return make_error(ErrorCode::resource_exhausted, "no memory for TLS: " + take_openssl_error());
   }
-  BIO_set_data(bio, reinterpret_cast<void*>(static_cast<intptr_t>(socket)));
   SSL_set_bio(ssl, bio, bio);
   connects ? SSL_set_connect_state(ssl) : SSL_set_accept_state(ssl);
-  return std::unique_ptr<TlsSession>(new TlsSession(ssl, connects));
+  std::unique_ptr<TlsSession> session(new TlsSession(ssl, socket, connects));
+  BIO_set_data(bio, &session->socket_);
+  return session;
 }
 
 TlsSession::~TlsSession() {

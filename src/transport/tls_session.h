@@ -48,12 +48,13 @@ class TlsSession {
  private:
   static constexpr size_t kRecordBytes = 16384;  // what TLS puts into one
   enum class Outcome : uint8_t { done, waits, ended, failed };
-  explicit TlsSession(ssl_st* ssl, bool connects) : ssl_(ssl), connects_(connects) {}
+  TlsSession(ssl_st* ssl, int socket, bool connects) : ssl_(ssl), socket_(socket), connects_(connects) {}
   Outcome outcome_of(int result, bool writing);  // under mutex_
   ssize_t put();                                 // under mutex_
 
   mutable std::mutex mutex_;  // one thread at a time inside ssl_
   ssl_st* ssl_;
+  int socket_;  // ssl_ reads and writes it
   const bool connects_;
   std::array<std::byte, kRecordBytes> record_;
   size_t record_size_ = 0;  // bytes of record_ that are on their way

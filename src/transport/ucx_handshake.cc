@@ -60,8 +60,9 @@ Result<void> UcxHandshake::take_greeting() {
     received_.clear();
     return make_connection();
   }
-  proof_.emplace(options_.security, side_, std::span(greeting_).last<HelloLayout::kBytes>(),
-                 hello.first<HelloLayout::kBytes>());
+  proof_ =
+      std::make_unique<PeerProof>(options_.security, side_, std::span(greeting_).last<HelloLayout::kBytes>(),
+                                  hello.first<HelloLayout::kBytes>());
   received_.clear();
   phase_ = Phase::proof;
   TANDEM_ASSIGN(const auto nonce, proof_->nonce());

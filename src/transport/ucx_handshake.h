@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,7 +41,6 @@ class UcxHandshake {
   bool proving() const { return phase_ == Phase::proof; }
   // Only UCX's part is left.
   bool wiring() const { return phase_ == Phase::wiring; }
-  const std::string& peer() const { return peer_; }
 
  private:
   enum class Phase { greeting, proof, address, wiring };
@@ -64,7 +62,7 @@ class UcxHandshake {
   bool greeted_ = false;
   std::array<std::byte, kGreetingBytes> greeting_{};  // ours, as it left
   HostToken peer_host_{};
-  std::optional<PeerProof> proof_;
+  std::unique_ptr<PeerProof> proof_;  // once the hellos were found to agree
   std::vector<std::byte> received_;
   UcxPath path_;
   std::shared_ptr<UcxConnection> connection_;

@@ -45,6 +45,7 @@ class UcxLibrary {
   _(worker_get_efd) _(worker_arm) _(worker_progress) _(worker_set_am_recv_handler) _(ep_create) \
   _(ep_close_nbx) _(am_send_nbx) _(am_recv_data_nbx) _(request_check_status) _(request_free)
 // clang-format on
+// NOLINTNEXTLINE(bugprone-macro-parentheses): the name of a member cannot stand in parentheses
 #define TANDEM_UCP_DECLARE(name) decltype(&ucp_##name) name = nullptr;
   TANDEM_UCP_FUNCTIONS(TANDEM_UCP_DECLARE)
 #undef TANDEM_UCP_DECLARE
