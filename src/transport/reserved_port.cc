@@ -5,8 +5,9 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <cstring>
 #include <string>
+
+#include "transport/system_error.h"
 
 namespace tandem {
 
@@ -24,7 +25,7 @@ Result<ReservedPort> ReservedPort::create() {
                      ::bind(fd, generic, size) == 0 && ::getsockname(fd, generic, &size) == 0;
   if (!bound) {
     return make_error(ErrorCode::resource_exhausted,
-                      std::string("no TCP port of 127.0.0.1 can be reserved: ") + std::strerror(errno));
+                      std::string("no TCP port of 127.0.0.1 can be reserved: ") + system_message(errno));
   }
   reserved.port_ = ntohs(address.sin_port);
   return reserved;
