@@ -19,7 +19,10 @@ Result<std::unique_ptr<Endpoint>> AcceptingListener::accept() {
     auto endpoint = handshake.machine->advance();
     if (endpoint && *endpoint == nullptr) {
       const int second = handshake.machine->second_descriptor();
-      if (std::exchange(handshake.second, second) < 0 && second >= 0) acceptor_.watch(second);
+      if (std::exchange(handshake.second, second) < 0 && second >= 0) {
+        acceptor_.watch(second);
+        acceptor_.watch_for_end(handshake.socket);
+      }
       ++i;
       continue;
     }

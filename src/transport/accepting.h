@@ -23,7 +23,8 @@ class Accepting {
   virtual Result<std::unique_ptr<Endpoint>> advance() = 0;
   // What to wait for before the next `advance`.
   virtual int socket() const = 0;
-  // And another one, once there is one; -1 before.
+  // And another one, once there is one; -1 before. From then on nothing is read from the socket: what comes
+  // is for the endpoint, and only an end matters.
   virtual int second_descriptor() const { return -1; }
   virtual const std::string& peer() const = 0;
 };

@@ -1,10 +1,12 @@
-// What listeners of every transport that accepts from the system do when descriptors run out.
+// AcceptingListener: what it does when descriptors run out, and what wakes it.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 
 #include <thread>
 
+#include "transport/accepting.h"
 #include "transport/endpoint_test_util.h"
 #include "transport/socket.h"
 #include "transport/unix_socket.h"
@@ -88,6 +90,55 @@ TEST_P(AcceptingTest, WithoutDescriptorsAListenerComplainsNowAndThen) {
   for (int i = 0; i < 10'000; ++i) complaints += (*listener)->accept() ? 0 : 1;
   EXPECT_GE(complaints, 1);
   EXPECT_LE(complaints, 100);
+}
+
+// A machine that has done with its socket and waits for another descriptor.
+class WaitsElsewhere final : public Accepting {
+ public:
+  explicit WaitsElsewhere(UniqueFd socket) : socket_(std::move(socket)), other_(eventfd(0, EFD_NONBLOCK)) {}
+  Result<std::unique_ptr<Endpoint>> advance() override { return nullptr; }
+  int socket() const override { return socket_.get(); }
+  int second_descriptor() const override { return other_.get(); }
+  const std::string& peer() const override { return peer_; }
+  void wake() const { eventfd_write(other_.get(), 1); }
+
+ private:
+  const UniqueFd socket_, other_;
+  const std::string peer_ = "somebody";
+};
+
+class WaitingListener final : public AcceptingListener {
+ public:
+  explicit WaitingListener(int socket)
+      : AcceptingListener(*Acceptor::create(socket, tcp_name_of_local_end(socket)), impatient_options()) {}
+  const WaitsElsewhere* machine = nullptr;
+
+ private:
+  Result<std::unique_ptr<Accepting>> begin(Accepted taken) override {
+    auto made = std::make_unique<WaitsElsewhere>(std::move(taken.socket));
+    machine = made.get();
+    return made;
+  }
+};
+
+TEST(AcceptingListener, IsNotWokenByWhatIsForTheEndpoint) {
+  const auto socket = listen_tcp({"tcp", "127.0.0.1:0"});
+  ASSERT_TRUE(socket);
+  WaitingListener listener(socket->get());
+  auto peer = connect_patiently(*parse_address(listener.address()));
+  ASSERT_TRUE(peer);
+  ASSERT_TRUE(serve_until(listener, [&] { return listener.machine != nullptr; }));
+  const auto wakes = [&](Duration within) { return wait_for_socket(listener.fd(), false, now() + within); };
+  ASSERT_TRUE(write_fully(peer->get(), std::as_bytes(std::span("for the endpoint"))));
+  ASSERT_TRUE(wait_for_socket(listener.machine->socket(), false, now() + kPatience));
+  EXPECT_FALSE(wakes(std::chrono::milliseconds(20)));
+  listener.machine->wake();
+  EXPECT_TRUE(wakes(kPatience));
+  eventfd_t count = 0;
+  eventfd_read(listener.machine->second_descriptor(), &count);
+  EXPECT_FALSE(wakes(std::chrono::milliseconds(20)));
+  peer->reset();
+  EXPECT_TRUE(wakes(kPatience)) << "an end matters";
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, AcceptingTest, testing::Values("shm", "tcp"),

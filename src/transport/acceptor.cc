@@ -92,6 +92,12 @@ void Acceptor::watch(int fd) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
 }
 
+void Acceptor::watch_for_end(int fd) {
+  epoll_event event{};
+  event.events = EPOLLRDHUP;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
+}
+
 void Acceptor::forget(int fd) {
   if (fd >= 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
 }

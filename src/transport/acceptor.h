@@ -25,6 +25,8 @@ class Acceptor {
   // connection that waits would wake the thread without end.
   Result<Accepted> next();
   void watch(int fd);
+  // What comes to a watched socket waits for somebody else: only its end counts from now on.
+  void watch_for_end(int fd);
   void forget(int fd);
 
  private:

@@ -26,7 +26,7 @@ class UcxAccepting final : public Accepting {
     return std::move(handshake_).finish();
   }
   int socket() const override { return handshake_.socket(); }
-  int second_descriptor() const override { return handshake_.ucx_fd(); }
+  int second_descriptor() const override { return handshake_.wiring() ? handshake_.ucx_fd() : -1; }
   const std::string& peer() const override { return peer_; }
 
  private:

@@ -1,5 +1,6 @@
 #include "transport/ucx_handshake.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -144,10 +145,10 @@ Result<bool> UcxHandshake::wire() {
     if (!progress.lie.empty()) return make_error(ErrorCode::data_loss, progress.lie);
     if (!progress.lost.empty()) return make_error(ErrorCode::unavailable, progress.lost);
     if (connection_->wired()) return true;
-    // Nothing but heartbeats may come meanwhile, and they stay for the endpoint; an end must be noticed.
-    std::byte peeked;
-    const ssize_t got = recv(socket_.get(), &peeked, 1, MSG_DONTWAIT | MSG_PEEK);
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+    // Nothing but heartbeats may come meanwhile, and they stay for the endpoint; an end must be noticed, also
+    // behind them.
+    pollfd end{socket_.get(), POLLRDHUP, 0};
+    if (::poll(&end, 1, 0) > 0) {
       return make_error(ErrorCode::unavailable, "the other side closed the connection; its log says why");
     }
     if (connection_->sleep()) return false;

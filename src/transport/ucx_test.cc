@@ -347,6 +347,19 @@ TEST_F(LiarTest, AFrameInTheAddressesPlaceIsRefused) {
   EXPECT_NE(why.find("no address of a UCX worker came behind the greeting"), std::string::npos) << why;
 }
 
+// Heartbeats that come before UCX does wait in the socket for the endpoint.
+TEST_F(LiarTest, APeerThatEndsBehindItsHeartbeatsIsMissedBeforeUcxIsThere) {
+  const CapturedLog log;
+  introduce(address_frame());
+  constexpr size_t kAnswer = kGreetingBytes + TcpFrameLayout::kHeaderBytes;
+  ASSERT_EQ(read_while_serving(*listener_, socket_.get(), kAnswer).size(), kAnswer);
+  write(TcpFrameLayout::encode({TcpFrameKind::heartbeat, Channel::control, 0}));
+  socket_.reset();
+  EXPECT_TRUE(serve_until(*listener_, [&] {
+    return log.text().find("the other side closed the connection") != std::string::npos;
+  })) << log.text();
+}
+
 TEST_F(LiarTest, HonestMessagesArrive) {
   wire();
   say({UcxFrameKind::data, Channel::request, 0, 10, {}, 0}, 10);
