@@ -12,7 +12,7 @@ import numpy as np
 
 from tandem_client import canary, frame
 from tandem_client.settings import KEYS
-from tests.failure import fake_peer
+from tests.golden import wire
 
 HELLO, DATA, CREDIT, HEARTBEAT, BYE, NONCE, PROOF = 1, 2, 3, 4, 5, 8, 9
 CONTROL, REQUEST = 0, 1
@@ -25,10 +25,7 @@ assert tuple(SETTINGS) == KEYS
 PIECES = np.array([[layer, 0, 4, 0, 8, 0] for layer in (0, 1)], np.uint32)
 SESSION, INCARNATION = 0x5E55, 9
 
-
-def head(kind, channel=0, value=0):
-    start = struct.pack("<IBBHI", 0x54444E54, kind, channel, 0, value)
-    return start + struct.pack("<I", fake_peer.binascii.crc32(start))
+head = wire.tcp_head
 
 
 class FakeRank:
@@ -87,7 +84,7 @@ class FakeRank:
     def greet(self, key=None, beat=True):
         self.their_hello = self.read(16 + 64)[16:]
         assert self.their_hello[8:12] + self.their_hello[16:40] == bytes(28), "the client leaves all sizes to this side"
-        self.hello = struct.pack("<IIIIQQQII", 0x48444E54, 1, self.slots, 0, 262144, 100000, self.silence_us, 0, self.security) + bytes(16)
+        self.hello = wire.carrier_hello(slots=self.slots, silence_us=self.silence_us, security=self.security)
         self.put(HELLO, value=64, data=self.hello)
         if key is not None:
             self.prove(key)

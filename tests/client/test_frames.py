@@ -10,7 +10,7 @@ from tandem_client.checksum import crc32c
 from tandem_client.expert_map import epoch_of
 from tandem_client.formats import activation, from_bf16, quantize, to_bf16, to_e4m3
 from tests.conftest import ROOT
-from tests.failure import fake_peer
+from tests.golden import wire
 
 HEADER = frame.Header(frame.FFN_REQUEST, session=0x0123456789ABCDEF, incarnation=0x11223344, step=7, layer=3, lane=1, tile=2, tiles=5, map_epoch=9,
                       rows=2, capacity=8, attempt=0x0A0B, row_class=2)
@@ -58,8 +58,8 @@ def test_bad_golden_frames_are_refused(name):
 @pytest.mark.parametrize("length", (0, 1, 3, 4, 5, 60, 319, 320, 321, 1000))
 def test_checksum(length):
     data = np.random.default_rng(length).integers(0, 256, length, dtype=np.uint8).tobytes()
-    assert crc32c(data) == fake_peer.crc32c(data)
-    assert crc32c(data[7:], crc32c(data[:7])) == fake_peer.crc32c(data)
+    assert crc32c(data) == wire.crc32c(data)
+    assert crc32c(data[7:], crc32c(data[:7])) == wire.crc32c(data)
 
 
 def test_every_bit_of_header_and_descriptors_counts():
@@ -75,7 +75,7 @@ def test_the_number_of_a_map():
     """CRC-32C of each rank and its pieces as hello_ack carries them."""
     pieces = [np.array([[3, 0, 4, 0, 128, 0], [4, 0, 4, 0, 128, 0]], np.uint32), np.array([[3, 4, 8, 0, 128, 0]], np.uint32)]
     said = np.array([0, *pieces[0].ravel(), 1, *pieces[1].ravel()], "<u4").tobytes()
-    assert epoch_of(pieces) == fake_peer.crc32c(said) and epoch_of(pieces[::-1]) != epoch_of(pieces)
+    assert epoch_of(pieces) == wire.crc32c(said) and epoch_of(pieces[::-1]) != epoch_of(pieces)
 
 
 def with_checksum(data):
