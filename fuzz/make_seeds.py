@@ -86,7 +86,7 @@ def seeds():
     for kind, texts in enumerate(([json.dumps(schema) for schema in SCHEMAS], REGEXES, GRAMMARS, CHOICES)):
         for text in texts:
             yield "grammars", bytes([kind]) + text.encode()
-    for notation in ("hermes", "dsml"):
+    for notation in ("hermes", "dsml", "glm", "harmony"):
         for required in (False, True):
             form = {"format": notation, "required": required, "parallel": not required, "tools": [FUNCTION, {**FUNCTION, "name": "b", "strict": False}]}
             yield "grammars", b"\4" + json.dumps(form).encode()

@@ -1,12 +1,12 @@
 // Answers in gpt-oss' harmony notation: messages with a channel each, between control tokens that no text can
 // spell. The prompt ends behind the first message's <|start|>assistant.
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "grammar/call_rules.h"
 #include "grammar/grammar_spec.h"
-#include "tokenizer/unicode.h"
 
 namespace tandem {
 namespace {
@@ -18,7 +18,7 @@ class HarmonyGrammar {
  public:
   Result<GrammarRules> make(const Json& form) {
     const bool required = form.value("required", false), has_answer = form.contains("answer") && !required;
-    text_ = parts_.rules.add("text", E::repeat(E::range(0, kMaxCodepoint), 0));
+    text_ = parts_.rules.add("text", free_text());
     std::vector<E> last;  // what the answer may end with
     if (!form.at("tools").empty()) {
       TANDEM_ASSIGN(E call, call_of_tools(form.at("tools"), parts_.rules, [&](const Json& tool) -> Result<E> {
@@ -51,6 +51,22 @@ class HarmonyGrammar {
   }
 
  private:
+  // Any text without the beginning of a mark's letters: answers are read as text, where such letters would
+  // end the message. Behind "<" and "<|" another "<" begins anew.
+  static E free_text() {
+    const auto any_but = [](std::string_view characters) {
+      CodepointSet set;
+      for (const char c : characters) set.add(static_cast<unsigned char>(c));
+      set.negate();
+      return E::one_of(std::move(set));
+    };
+    const E open =
+        E::sequence({E::literal("<"), E::repeat(E::choice({E::literal("<"), E::literal("|<")}), 0)});
+    // start, channel, constrain, message, end, call, return
+    E no_mark = E::choice({any_but("<|"), E::sequence({E::literal("|"), any_but("<scmer")})});
+    return E::sequence({E::repeat(E::choice({any_but("<"), E::sequence({open, std::move(no_mark)})}), 0),
+                        E::optional(E::sequence({open, E::optional(E::literal("|"))}))});
+  }
   static E next_message() { return E::sequence({E::control_token("<|start|>"), E::literal("assistant")}); }
   // The template writes the type of past calls as plain text, the model with its mark.
   static E content_type() {

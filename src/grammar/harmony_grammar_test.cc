@@ -49,7 +49,7 @@ Read read(const std::string& form_json, const std::string& text) {
 }
 
 const std::string kThought =
-    "<|channel|>analysis<|message|>2 < 3, \\<|end|> größer.<|end|><|start|>assistant";
+    "<|channel|>analysis<|message|>2 < 3, f <| x, <|<|a größer <<||<<|end|><|start|>assistant";
 const std::string kSaid = "<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant";
 
 std::string call(const std::string& name, const std::string& arguments,
@@ -186,8 +186,12 @@ TEST(HarmonyGrammar, TokensOfAVocabulary) {
   EXPECT_EQ(allowed(), "<|message|>");
   state = (*grammar)->advance(state, marks["<|message|>"]);
   EXPECT_EQ(allowed().size(), std::string("<|end|>").size() + 95);
-  say("<|end|>");
+  say("a <b <| c <<||");
   EXPECT_EQ(allowed().substr(0, 8), "<|end|> ") << "still inside";
+  say("<|");
+  const std::string behind = allowed();
+  EXPECT_EQ(behind.size(), std::string("<|end|>").size() + 95 - 5) << "no mark by its letters";
+  EXPECT_EQ(behind.find_first_of("scmr", 7), std::string::npos) << behind;
   state = (*grammar)->advance(state, marks["<|end|>"]);
   EXPECT_EQ(allowed(), "<|start|>");
   state = (*grammar)->advance(state, marks["<|start|>"]);

@@ -10,9 +10,6 @@ namespace {
 
 using E = GrammarExpression;
 
-// The largest number of 18 digits: bounds beyond it would not fit int64 on either side of a cut.
-constexpr int64_t kMost = 999'999'999'999'999'999;
-
 E digit_range(char first, char last) {
   return E::range(static_cast<unsigned char>(first), static_cast<unsigned char>(last));
 }
@@ -61,8 +58,8 @@ void add_non_negative(int64_t low, int64_t high, std::string_view sign, std::vec
 }  // namespace
 
 E integers_between(std::optional<int64_t> min, std::optional<int64_t> max) {
-  const int64_t low = std::clamp(min.value_or(-kMost), -kMost, kMost);
-  const int64_t high = std::clamp(max.value_or(kMost), -kMost, kMost);
+  const int64_t low = std::clamp(min.value_or(-kMostInteger), -kMostInteger, kMostInteger);
+  const int64_t high = std::clamp(max.value_or(kMostInteger), -kMostInteger, kMostInteger);
   std::vector<E> options;
   if (low < 0) add_non_negative(std::max<int64_t>(1, -high), -low, "-", options);
   if (high >= 0) add_non_negative(std::max<int64_t>(0, low), high, "", options);

@@ -8,8 +8,11 @@
 
 namespace tandem {
 
-// Every integer from `min` to `max`, both included, without leading zeros or "-0". A bound that is absent is
-// 19 digits long. min <= max.
+// The largest number of 18 digits: one more, and bounds would not fit int64 on either side of a cut.
+inline constexpr int64_t kMostInteger = 999'999'999'999'999'999;
+
+// Every integer from `min` to `max`, both included, without leading zeros or "-0". A bound that is absent, or
+// larger, is +-kMostInteger. min <= max, min <= kMostInteger, max >= -kMostInteger.
 GrammarExpression integers_between(std::optional<int64_t> min, std::optional<int64_t> max);
 
 }  // namespace tandem

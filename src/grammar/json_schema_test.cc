@@ -69,7 +69,16 @@ TEST(JsonSchema, Strings) {
   expect_case(
       {R"({"type":"string","format":"email"})", {R"("a.b@example.com")"}, {R"("a@b")", R"("@b.de")"}});
   expect_case(
-      {R"({"type":"string","format":"duration"})", {R"("P3D")", R"("P1Y2M3D")", R"("PT5M")"}, {R"("3D")"}});
+      {R"({"type":"string","format":"duration"})",
+       {R"("P3D")", R"("P1Y2M3D")", R"("PT5M")", R"("P1Y")", R"("P2W")", R"("P1DT12H")", R"("PT1H30M10S")"},
+       {R"("3D")", R"("P")", R"("PT")", R"("P1DT")", R"("PT5S3M")", R"("PT5M5M")", R"("P3D1M")"}});
+  // Days that there are.
+  expect_case(
+      {R"({"type":"string","format":"date"})",
+       {R"("2026-01-31")", R"("2026-04-30")", R"("2026-02-28")", R"("2024-02-29")", R"("2000-02-29")",
+        R"("1996-02-29")", R"("2400-02-29")"},
+       {R"("2026-02-29")", R"("1900-02-29")", R"("2023-02-29")", R"("2024-02-30")", R"("2026-04-31")",
+        R"("2026-06-31")", R"("2026-11-31")", R"("2026-01-32")", R"("2026-00-10")", R"("2026-01-00")"}});
 }
 
 TEST(JsonSchema, Integers) {
@@ -97,6 +106,9 @@ TEST(JsonSchema, Integers) {
                {"11", "100", "999999999999999999"},
                {"10", "9", "-11"}});
   expect_case({R"({"type":"integer","exclusiveMaximum":-3})", {"-4", "-50"}, {"-3", "0", "5"}});
+  expect_case({R"({"type":"integer","minimum":999999999999999999,"maximum":9223372036854775807})",
+               {"999999999999999999"},
+               {"999999999999999998", "1000000000000000000"}});
 }
 
 TEST(JsonSchema, Arrays) {
@@ -180,6 +192,9 @@ TEST(JsonSchema, WhatItCannotKeepIsNamed) {
            {R"({"type":"array","maxItems":-1})", "maxItems is -1"},
            {R"({"type":"integer","minimum":5,"maximum":4})", "no integer lies within"},
            {R"({"type":"integer","minimum":1.5})", "minimum is 1.5"},
+           {R"({"type":"integer","minimum":1000000000000000000})", "more than 18 digits"},
+           {R"({"type":"integer","exclusiveMaximum":-999999999999999999})", "more than 18 digits"},
+           {R"({"type":"string","pattern":"^a$","format":"date"})", "a format beside a pattern"},
            {R"({"properties":{"a":{}},"required":["b"]})", R"(required names "b")"},
            {R"({"allOf":[{"type":"object"},{"type":"string"}]})", R"("type" inside allOf)"},
            {R"({"$defs":{"a":{"properties":{}}},"allOf":[{"$ref":"#/$defs/a","required":["x"]},{}]})",

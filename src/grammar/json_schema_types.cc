@@ -82,6 +82,9 @@ Result<E> SchemaReader::integer(const Json& schema, const std::string& path) {
   if (!min && !max) return json_.integer();
   if (min.value_or(INT64_MIN) > max.value_or(INT64_MAX))
     return bad(path, "no integer lies within the bounds");
+  if (min.value_or(0) > kMostInteger || max.value_or(0) < -kMostInteger)
+    return refuse(path,
+                  "bounds that only integers of more than 18 digits keep are not supported; use a string");
   return integers_between(min, max);
 }
 
@@ -93,6 +96,8 @@ Result<E> SchemaReader::string(const Json& schema, const std::string& path) {
   if (const auto value = schema.find("pattern"); value != schema.end()) {
     if (!value->is_string())
       return bad(path, fmt::format("pattern is {}; it must be a string", value->dump()));
+    if (schema.contains("format"))
+      return refuse(path, "a format beside a pattern is not supported; put it into the pattern");
     pattern = value->get<std::string>();
   } else if (const auto format = schema.find("format"); format != schema.end()) {
     const auto known = json_format_pattern(format->is_string() ? format->get<std::string>() : format->dump());

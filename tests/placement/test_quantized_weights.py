@@ -32,7 +32,7 @@ def test_every_placement_has_the_bits_of_the_colocated_run(weights, prompts):  #
 
 
 # The fixture of DeepSeek-V4 has experts of 8 rows, which int8 refuses; model_weights_test has a larger one.
-@pytest.mark.parametrize("model", ("deepseek_v2", "qwen3_moe", "qwen2_moe", "mixtral", "granitemoe"))
+@pytest.mark.parametrize("model", ("deepseek_v2", "qwen3_moe", "qwen2_moe", "mixtral", "granitemoe", "gpt_oss_bf16"))
 def test_int8_in_every_family(model, prompts):  # noqa: F811
     colocated = generate(model, prompts, "--weights", "int8")
     split = generate(model, prompts, "--weights", "int8", "--ffn", "2", "--transport", "shm")
