@@ -30,6 +30,9 @@ constexpr Duration kLingerTime = std::chrono::seconds(2);
 // apart.
 constexpr int kKeepAliveIdleSeconds = 30, kKeepAliveIntervalSeconds = 10, kKeepAliveProbes = 3;
 
+constexpr const char* kNoKey =
+    "an API key is needed: send \"Authorization: Bearer KEY\" with one that this server was started with";
+
 std::string make_request_id() {
   static thread_local std::mt19937_64 random{std::random_device{}()};
   constexpr char kDigits[] = "0123456789abcdef";
@@ -64,9 +67,9 @@ void set_socket_options(boost::asio::ip::tcp::socket& socket) {
 struct HttpConnection::Parser : http::request_parser<http::string_body> {};
 
 HttpConnection::HttpConnection(boost::asio::ip::tcp::socket socket, std::shared_ptr<HttpContext> context)
-    : stream_(make_stream(std::move(socket), context->tls.get())),
-      timer_(context->io),
-      context_(std::move(context)) {
+    : context_(std::move(context)),
+      stream_(make_stream(std::move(socket), context_->tls.get())),
+      timer_(context_->io) {
   context_->connections.insert(this);
   context_->open_connections.fetch_add(1);
 }
@@ -123,7 +126,7 @@ void HttpConnection::parse() {
     parser_->eager(true);
     parser_->header_limit(static_cast<uint32_t>(context_->options.max_header_bytes));
     parser_->body_limit(context_->options.max_body_bytes);
-    continue_sent_ = false;
+    header_seen_ = false;
     record_ = {};
     arm(Wait::request, context_->options.request_timeout);
   }
@@ -144,14 +147,34 @@ void HttpConnection::parse() {
     if (ec) return fail(400, "not an HTTP request: " + ec.message());
     if (used == 0) break;
   }
-  if (parser_->is_done()) return dispatch();
-  if (parser_->is_header_done() && !continue_sent_) {
-    continue_sent_ = true;
-    if (boost::beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
-      outgoing_ += "HTTP/1.1 100 Continue\r\n\r\n";
-      flush();
-    }
+  if (parser_->is_header_done() && !std::exchange(header_seen_, true) && !take_header()) return;
+  if (parser_->is_done()) dispatch();
+}
+
+bool HttpConnection::take_header() {
+  const auto& header = parser_->get();
+  const auto text = [](boost::beast::string_view value) {
+    return std::string_view(value.data(), value.size());
+  };
+  // Where the body ends we cannot know: what follows would be read as a request of its own.
+  const std::string_view coding = text(header[http::field::transfer_encoding]);
+  if (!coding.empty() && !boost::beast::iequals({coding.data(), coding.size()}, "chunked")) {
+    fail(400, "transfer-encoding is " + std::string(coding) + "; only chunked is supported");
+    return false;
   }
+  if (parser_->is_done()) return true;
+  // Who has no key must not make us hold a body.
+  const bool has_key =
+      context_->options.access.has_key(text(header[http::field::authorization]), text(header["x-api-key"]));
+  if (!has_key && !HttpAccess::is_open(text(header.target()))) {
+    fail(401, kNoKey);
+    return false;
+  }
+  if (boost::beast::iequals(header[http::field::expect], "100-continue")) {
+    outgoing_ += "HTTP/1.1 100 Continue\r\n\r\n";
+    flush();
+  }
+  return true;
 }
 
 std::shared_ptr<HttpReplyState> HttpConnection::begin_exchange(bool keep_alive, bool http_1_1, bool head_only,
@@ -171,18 +194,29 @@ std::shared_ptr<HttpReplyState> HttpConnection::begin_exchange(bool keep_alive, 
   return state_;
 }
 
+HttpResponse HttpConnection::refusal(int status, std::string message, std::string_view path) const {
+  HttpResponse response = context_->options.error_response(status, std::move(message), path);
+  if (status == 401) response.headers.emplace_back("www-authenticate", "Bearer");
+  return response;
+}
+
 void HttpConnection::fail(int status, std::string message) {
   std::string path;
+  HttpHeaders more_headers;
   if (parser_) {  // as far as it came: a body that is announced too large fails with the header
-    const auto& whole = parser_->get().target();
-    const std::string_view target(whole.data(), whole.size());
+    const auto& header = parser_->get();
+    const std::string_view target(header.target().data(), header.target().size());
     if (!percent_decode(target.substr(0, target.find('?')), path)) path.clear();
+    const auto origin = header[http::field::origin];
+    more_headers = context_->options.access.cors_headers({origin.data(), origin.size()});
+    record_.method = std::string(header.method_string());
+    record_.path = path;
   }
   parser_.reset();
   in_.clear();
   const auto state = begin_exchange(false, true, false, make_request_id());
-  HttpReply(shared_from_this(), state)
-      .respond(context_->options.error_response(status, std::move(message), path));
+  state->more_headers = std::move(more_headers);
+  HttpReply(shared_from_this(), state).respond(refusal(status, std::move(message), path));
 }
 
 void HttpConnection::dispatch() {
@@ -256,12 +290,7 @@ bool HttpConnection::answer_before_routes(const HttpRequest& request, bool path_
     return true;
   }
   if (HttpAccess::is_open(request.path) || options.access.has_key(request)) return false;
-  HttpResponse response = options.error_response(
-      401,
-      "an API key is needed: send \"Authorization: Bearer KEY\" with one that this server was started with",
-      request.path);
-  response.headers.emplace_back("www-authenticate", "Bearer");
-  reply.respond(std::move(response));
+  reply.respond(refusal(401, kNoKey, request.path));
   return true;
 }
 
@@ -280,8 +309,6 @@ void HttpConnection::deliver(const std::shared_ptr<HttpReplyState>& state, const
   outgoing_ += bytes;
   reply_last_ = last;
   if (last && !state_->keep_alive) close_after_reply_ = true;
-  if (last && !state_->chunked && streaming_)
-    close_after_reply_ = true;  // HTTP/1.0: the end of the stream is the close
   if (streaming_ && outgoing_.size() > context_->options.max_stream_backlog_bytes) {
     log_warning("request " + record_.id + ": " + peer_ + " does not read its stream, " +
                 std::to_string(outgoing_.size()) + " bytes wait: dropped");

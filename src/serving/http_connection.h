@@ -68,12 +68,16 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void read_more();
   void on_read(size_t bytes);
   void parse();
+  // A header is there, and its body may not be yet. False: refused.
+  bool take_header();
   void dispatch();
   // Answers what no route is asked for: wrong escapes, questions of browsers, missing keys. False: go on.
   bool answer_before_routes(const HttpRequest& request, bool path_ok, HttpReply& reply);
   std::shared_ptr<HttpReplyState> begin_exchange(bool keep_alive, bool http_1_1, bool head_only,
                                                  std::string id);
   void fail(int status, std::string message);
+  // With the headers that go with the status.
+  HttpResponse refusal(int status, std::string message, std::string_view path) const;
   void flush();
   void on_written(size_t bytes);
   void exchange_done();
@@ -84,9 +88,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void arm(Wait wait, Duration duration);
   void on_timer();
 
+  // Before what belongs to its io_context: a writer that outlives the server keeps the connection, which is
+  // then the last to hold the context.
+  std::shared_ptr<HttpContext> context_;
   std::unique_ptr<HttpStream> stream_;
   boost::asio::steady_timer timer_;
-  std::shared_ptr<HttpContext> context_;
   std::string peer_;
   std::unique_ptr<Parser> parser_;
   Wait wait_ = Wait::nothing;
@@ -96,7 +102,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::string outgoing_;  // to be written after `writing_`
   std::string writing_;   // under the system's write
   bool reading_ = false, write_pending_ = false, lingering_ = false, closed_ = false;
-  bool close_after_reply_ = false, continue_sent_ = false, reply_last_ = false, streaming_ = false;
+  bool close_after_reply_ = false, header_seen_ = false, reply_last_ = false, streaming_ = false;
 
   std::shared_ptr<HttpReplyState> state_;  // the current exchange; null between requests
   HttpRecord record_;

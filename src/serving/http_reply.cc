@@ -89,10 +89,12 @@ void HttpReply::respond(HttpResponse response) {
 }
 
 void HttpReply::start_stream(HttpResponse response) {
-  std::string bytes = head(response, true) + framed(std::move(response.body));
   const std::lock_guard lock(state_->mutex);
   if (phase_ != Phase::nothing) return;
   phase_ = Phase::streaming;
+  // To HTTP/1.0 the end of the connection is the end of the stream.
+  if (!state_->chunked) state_->keep_alive = false;
+  std::string bytes = head(response, true) + framed(std::move(response.body));
   post(std::move(bytes), response.status, false);
 }
 

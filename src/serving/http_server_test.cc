@@ -159,7 +159,9 @@ TEST_F(HttpServerTest, RefusesWhatIsTooLargeOrMalformed) {
   for (const char* junk :
        {"\x16\x03\x01\x02", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n",
         "POST /echo HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
-        "POST /echo HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n"}) {
+        "POST /echo HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n",
+        "POST /echo HTTP/1.1\r\ntransfer-encoding: gzip\r\n\r\nGET /item/smuggled HTTP/1.1\r\n\r\n",
+        "POST /echo HTTP/1.1\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n"}) {
     TestClient client(port());
     client.send(junk);
     EXPECT_EQ(client.receive().status, 400) << junk;
@@ -167,6 +169,26 @@ TEST_F(HttpServerTest, RefusesWhatIsTooLargeOrMalformed) {
   }
   TestClient client(port());
   EXPECT_EQ(client.post("/echo", std::string(100, 'x')).status, 200);
+}
+
+// Who has no key must not make the server hold 32 MiB for each connection.
+TEST_F(HttpServerTest, ABodyWithoutAKeyIsNotWaitedFor) {
+  start({.access = {.api_keys = {"key"}, .allowed_origins = {"http://page"}}});
+  const std::string head = "POST /echo HTTP/1.1\r\nhost: t\r\norigin: http://page\r\ncontent-length: 3\r\n";
+  TestClient client(port());
+  client.send(head + "expect: 100-continue\r\n\r\n");
+  const TestReply refused = client.receive();
+  EXPECT_EQ(refused.status, 401);
+  EXPECT_EQ(refused.headers.at("www-authenticate"), "Bearer");
+  EXPECT_EQ(refused.headers.at("connection"), "close");
+  EXPECT_EQ(refused.headers.at("access-control-allow-origin"), "http://page");
+  EXPECT_TRUE(client.closed_by_server());
+  TestClient other(port());
+  other.send(head + "authorization: Bearer key\r\n\r\n");
+  other.send("abc");
+  EXPECT_EQ(other.receive().body, "abc|");
+  const HttpRecord record = wait_records(1)[0];
+  EXPECT_EQ(record.method + " " + record.path, "POST /echo");
 }
 
 TEST_F(HttpServerTest, ARequestThatDoesNotArriveTimesOut) {
@@ -209,15 +231,29 @@ TEST_F(HttpServerTest, StreamsChunksAsTheyAreWritten) {
 
 TEST_F(HttpServerTest, AnHttp10StreamEndsWithTheConnection) {
   start();
+  for (const char* wish : {"", "connection: keep-alive\r\n"}) {
+    TestClient client(port());
+    client.send(std::string("GET /hold HTTP/1.0\r\n") + wish + "\r\n");
+    auto [request, reply] = take_held();
+    reply->start_stream({.body = "a"});
+    reply->write("b");
+    reply->finish();
+    const TestReply got = client.receive();
+    EXPECT_FALSE(got.headers.contains("transfer-encoding"));
+    EXPECT_EQ(got.headers.at("connection"), "close");
+    EXPECT_EQ(got.body, "ab");
+  }
+}
+
+TEST_F(HttpServerTest, AnHttp10ConnectionIsKeptWhereTheReplyHasALength) {
+  start();
   TestClient client(port());
-  client.send("GET /hold HTTP/1.0\r\n\r\n");
-  auto [request, reply] = take_held();
-  reply->start_stream({.body = "a"});
-  reply->write("b");
-  reply->finish();
-  const TestReply got = client.receive();
-  EXPECT_FALSE(got.headers.contains("transfer-encoding"));
-  EXPECT_EQ(got.body, "ab");
+  for (int i = 0; i < 2; ++i) {
+    client.send("GET /item/x HTTP/1.0\r\nconnection: keep-alive\r\n\r\n");
+    const TestReply got = client.receive();
+    EXPECT_EQ(got.headers.at("connection"), "keep-alive");
+    EXPECT_EQ(got.body, "x");
+  }
 }
 
 TEST_F(HttpServerTest, NoticesAClientThatLeaves) {
@@ -348,6 +384,19 @@ TEST_F(HttpServerTest, StopBreaksOffWhatDoesNotEnd) {
   EXPECT_TRUE(left);
   EXPECT_EQ(busy.receive().status, 0);
   reply->respond({.body = "too late"});
+}
+
+TEST_F(HttpServerTest, AWriterMayOutliveTheServer) {
+  start();
+  TestClient client(port());
+  client.send("GET /hold HTTP/1.1\r\nhost: t\r\n\r\n");
+  auto [request, reply] = take_held();
+  reply->start_stream({.body = "a"});
+  EXPECT_NE(client.receive_until("a\r\n").find("200 OK"), std::string::npos);
+  server_.reset();
+  reply->write("into the void");
+  reply->on_disconnect([] {});
+  reply.reset();  // the last to know the connection, and all that it needs
 }
 
 TEST_F(HttpServerTest, HoldsHundredsOfStreams) {
