@@ -28,18 +28,27 @@ std::shared_ptr<GenerationSink> EngineOutbox::open(uint64_t request) {
   return std::make_shared<OutboxSink>(shared_from_this(), request);
 }
 
-void EngineOutbox::set_engine_id(uint64_t request, RequestId id) {
+std::optional<RequestId> EngineOutbox::cancel(uint64_t request) {
   const std::lock_guard lock(mutex_);
   const auto it = requests_.find(request);
-  if (it == requests_.end()) return;  // it has ended already
-  it->second.engine_id = id;
-  if (it->second.dropped) overrun_.push_back(id);  // so fast that its number was not known yet
+  if (it == requests_.end()) return std::nullopt;
+  it->second.cancelled = true;
+  return it->second.engine_id;
 }
 
-std::optional<RequestId> EngineOutbox::engine_id(uint64_t request) const {
+bool EngineOutbox::is_wanted(uint64_t request) const {
   const std::lock_guard lock(mutex_);
   const auto it = requests_.find(request);
-  return it == requests_.end() ? std::nullopt : it->second.engine_id;
+  return it != requests_.end() && !it->second.cancelled;
+}
+
+bool EngineOutbox::set_engine_id(uint64_t request, RequestId id) {
+  const std::lock_guard lock(mutex_);
+  if (!open_) return false;
+  const auto it = requests_.find(request);
+  if (it == requests_.end()) return true;  // it has ended already
+  it->second.engine_id = id;
+  return !it->second.dropped && !it->second.cancelled;
 }
 
 void EngineOutbox::refuse(uint64_t request, const Error& error) {

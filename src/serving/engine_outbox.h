@@ -1,6 +1,7 @@
 // EngineOutbox: what one front has still to be told, between the engine's thread, which appends and never
 // waits, and the I/O thread of EngineServer, which sends. Shared with the sinks of the front's requests: they
-// may outlive the connection, and then write into the void.
+// may outlive the connection, and then write into the void. A request is here from its arrival on, the engine
+// may know it later.
 #pragma once
 
 #include <atomic>
@@ -43,11 +44,9 @@ class EngineOutbox : public std::enable_shared_from_this<EngineOutbox> {
   // ---- I/O thread ----
   // A request that begins; its sink. Null: the front has one of this number.
   std::shared_ptr<GenerationSink> open(uint64_t request);
-  void set_engine_id(uint64_t request, RequestId id);
-  // The engine's number of a request; nothing: it has ended.
-  std::optional<RequestId> engine_id(uint64_t request) const;
-  // Ends a request that the engine has refused.
-  void refuse(uint64_t request, const Error& error);
+  // The front wants no more of a request: the engine's number, to cancel it there. Nothing: it has ended, or
+  // the engine does not have it yet, and is_wanted and set_engine_id will say so.
+  std::optional<RequestId> cancel(uint64_t request);
   // Moves whole records, at most `limit` bytes, into `out`.
   void take(size_t limit, std::vector<std::byte>& out);
   bool has_events() const;
@@ -56,6 +55,15 @@ class EngineOutbox : public std::enable_shared_from_this<EngineOutbox> {
   std::vector<RequestId> take_overrun();
   // Nothing is written any more; the requests that are still in the engine.
   std::vector<RequestId> close();
+
+  // ---- whoever gives requests to the engine ----
+  // False: the front has left, or has cancelled it.
+  bool is_wanted(uint64_t request) const;
+  // The engine has taken it. False: nobody wants it any more, or events of it were lost already: to be
+  // cancelled there.
+  bool set_engine_id(uint64_t request, RequestId id);
+  // Ends a request that the engine does not have.
+  void refuse(uint64_t request, const Error& error);
 
   // ---- engine thread ----
   void token(uint64_t request, const TokenEvent& event);
@@ -69,7 +77,8 @@ class EngineOutbox : public std::enable_shared_from_this<EngineOutbox> {
 
   struct Request {
     std::optional<RequestId> engine_id;
-    bool dropped = false;  // events of it were lost: its end says so
+    bool dropped = false;    // events of it were lost: its end says so
+    bool cancelled = false;  // by the front
   };
 
   const std::shared_ptr<EngineBell> bell_;

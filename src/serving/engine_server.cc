@@ -10,9 +10,11 @@
 #include <thread>
 #include <vector>
 
+#include "attention/request_check.h"
 #include "base/log.h"
 #include "serving/engine_link.h"
 #include "serving/engine_outbox.h"
+#include "serving/worker_pool.h"
 
 namespace tandem {
 namespace {
@@ -233,7 +235,7 @@ struct EngineServer::Impl {
         return on_part(session, message.body);
       case EngineMessage::cancel: {
         TANDEM_ASSIGN(const uint64_t request, CancelLayout::decode(message.body));
-        if (const auto id = session.outbox->engine_id(request)) engine.cancel(*id);
+        if (const auto id = session.outbox->cancel(request)) engine.cancel(*id);
         return {};
       }
       case EngineMessage::refuse:
@@ -296,13 +298,27 @@ struct EngineServer::Impl {
       session.outbox->refuse(number, request.error());
       return {};
     }
-    const auto id = engine.submit(std::move(*request), std::move(sink));
-    if (id) {
-      session.outbox->set_engine_id(number, *id);
-    } else {
-      session.outbox->refuse(number, id.error());
+    if (request->sampling.grammar.empty()) {
+      give_to_engine(*session.outbox, number, std::move(*request), std::move(sink));
+      return {};
     }
+    auto shared = std::make_shared<GenerationRequest>(std::move(*request));
+    const bool posted = with_form.try_post([this, outbox = session.outbox, number, shared, sink] {
+      if (outbox->is_wanted(number)) return give_to_engine(*outbox, number, std::move(*shared), sink);
+      Finish end;
+      end.reason = FinishReason::cancelled;
+      sink->on_finish(end);
+    });
+    if (!posted) session.outbox->refuse(number, queue_is_full(engine.limits()).error());
     return {};
+  }
+
+  // The I/O thread, or that of answers with a form.
+  void give_to_engine(EngineOutbox& outbox, uint64_t number, GenerationRequest request,
+                      std::shared_ptr<GenerationSink> sink) {
+    const auto id = engine.submit(std::move(request), std::move(sink));
+    if (!id) return outbox.refuse(number, id.error());
+    if (!outbox.set_engine_id(number, *id)) engine.cancel(*id);
   }
 
   std::string label() const { return fmt::format("attention rank {}", options.identity.rank); }
@@ -344,6 +360,7 @@ struct EngineServer::Impl {
   std::atomic<bool> stopping{false};
   Instant drain_until{};  // set before `stopping`
   bool drain_told = false;
+  WorkerPool with_form{1, engine.limits().max_queue, "tandem-form"};  // requests whose answer has a form
   std::thread io;
 };
 
@@ -377,6 +394,7 @@ void EngineServer::stop(Duration drain) {
   impl_->stopping.store(true);
   impl_->poller().wake();
   impl_->io.join();
+  impl_->with_form.stop();  // what waits there is wanted by nobody any more
 }
 
 }  // namespace tandem

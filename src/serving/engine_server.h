@@ -3,7 +3,9 @@
 //
 // Threads: an I/O thread of its own accepts, receives, sends and keeps liveness. The engine's thread appends
 // events to an outbox and never waits for a front; a front that reads too slowly loses its requests, by name.
-// A front that is gone has its requests cancelled. The public functions may be called by any thread.
+// A front that is gone has its requests cancelled. Requests whose answer has a form go to the engine on a
+// thread of their own: compiling one may take longer than fronts wait for a heartbeat. The public functions
+// may be called by any thread.
 #pragma once
 
 #include <memory>
