@@ -183,6 +183,11 @@ struct EngineStats {
   // ranks each the largest. Where experts are in this process, their computing.
   double ffn_queue_seconds = 0, ffn_compute_seconds = 0, ffn_exchange_seconds = 0;
   double lane_busy_seconds = 0;  // in which lanes ran operations here
+
+  // Of another rank: sums, of what says how a rank is set the largest.
+  void add(const EngineStats& other);
+  // What only grows while a process lives; the rest is as of a rank that has nothing to do.
+  EngineStats totals() const;
 };
 
 inline void ExecutionStats::add(const ExecutionStats& other) {
@@ -228,6 +233,48 @@ inline void BatchStats::add(const BatchStats& other) {
   decode_rows += other.decode_rows;
   prefill_steps += other.prefill_steps;
   prefill_rows += other.prefill_rows;
+}
+
+inline void EngineStats::add(const EngineStats& other) {
+  waiting += other.waiting;
+  running += other.running;
+  kv_blocks_total += other.kv_blocks_total;
+  kv_blocks_used += other.kv_blocks_used;
+  prompt_tokens += other.prompt_tokens;
+  generated_tokens += other.generated_tokens;
+  steps += other.steps;
+  finished += other.finished;
+  cancelled += other.cancelled;
+  failed += other.failed;
+  preempted += other.preempted;
+  mixed_steps += other.mixed_steps;
+  overdue += other.overdue;
+  decode_lanes = std::max(decode_lanes, other.decode_lanes);
+  execution.add(other.execution);
+  speculation.add(other.speculation);
+  prefix.add(other.prefix);
+  queue.add(other.queue);
+  batch.add(other.batch);
+  ffn_submits += other.ffn_submits;
+  router_calls += other.router_calls;
+  router_seconds += other.router_seconds;
+  ffn_wait_seconds += other.ffn_wait_seconds;
+  step_seconds += other.step_seconds;
+  ffn_round_trip_seconds += other.ffn_round_trip_seconds;
+  ffn_residence_seconds += other.ffn_residence_seconds;
+  ffn_queue_seconds += other.ffn_queue_seconds;
+  ffn_compute_seconds += other.ffn_compute_seconds;
+  ffn_exchange_seconds += other.ffn_exchange_seconds;
+  lane_busy_seconds += other.lane_busy_seconds;
+}
+
+inline EngineStats EngineStats::totals() const {
+  EngineStats totals = *this;
+  totals.waiting = totals.running = totals.kv_blocks_total = totals.kv_blocks_used = 0;
+  totals.prefix.kept_blocks = 0;
+  totals.speculation.tokens = 0;
+  totals.decode_lanes = EngineStats{}.decode_lanes;
+  return totals;
 }
 
 struct EngineLimits {

@@ -171,39 +171,7 @@ void BalancedEngine::cancel(RequestId id) {
 
 EngineStats BalancedEngine::stats() const {
   EngineStats sum;
-  for (const Rank& rank : impl_->ranks) {
-    const EngineStats stats = rank.engine->stats();
-    sum.waiting += stats.waiting;
-    sum.running += stats.running;
-    sum.kv_blocks_total += stats.kv_blocks_total;
-    sum.kv_blocks_used += stats.kv_blocks_used;
-    sum.prompt_tokens += stats.prompt_tokens;
-    sum.generated_tokens += stats.generated_tokens;
-    sum.steps += stats.steps;
-    sum.finished += stats.finished;
-    sum.cancelled += stats.cancelled;
-    sum.failed += stats.failed;
-    sum.preempted += stats.preempted;
-    sum.mixed_steps += stats.mixed_steps;
-    sum.overdue += stats.overdue;
-    sum.ffn_submits += stats.ffn_submits;
-    sum.execution.add(stats.execution);
-    sum.speculation.add(stats.speculation);
-    sum.prefix.add(stats.prefix);
-    sum.queue.add(stats.queue);
-    sum.batch.add(stats.batch);
-    sum.decode_lanes = std::max(sum.decode_lanes, stats.decode_lanes);
-    sum.ffn_wait_seconds += stats.ffn_wait_seconds;
-    sum.step_seconds += stats.step_seconds;
-    sum.ffn_round_trip_seconds += stats.ffn_round_trip_seconds;
-    sum.ffn_residence_seconds += stats.ffn_residence_seconds;
-    sum.ffn_queue_seconds += stats.ffn_queue_seconds;
-    sum.ffn_compute_seconds += stats.ffn_compute_seconds;
-    sum.ffn_exchange_seconds += stats.ffn_exchange_seconds;
-    sum.lane_busy_seconds += stats.lane_busy_seconds;
-    sum.router_calls += stats.router_calls;
-    sum.router_seconds += stats.router_seconds;
-  }
+  for (const Rank& rank : impl_->ranks) sum.add(rank.engine->stats());
   return sum;
 }
 

@@ -113,11 +113,10 @@ void RemoteEngine::cancel(RequestId id) {
 
 EngineStats RemoteEngine::stats() const {
   const std::lock_guard lock(impl_->mutex);
-  EngineStats stats = impl_->state.stats;
-  if (impl_->link == Impl::Link::down || impl_->link == Impl::Link::greeting) {
-    stats.waiting = stats.running = stats.kv_blocks_total = stats.kv_blocks_used = 0;
-    return stats;
-  }
+  const bool is_lost = impl_->link == Impl::Link::down || impl_->link == Impl::Link::greeting;
+  EngineStats stats = is_lost ? impl_->state.stats.totals() : impl_->state.stats;
+  stats.add(impl_->before);
+  if (is_lost) return stats;
   // What is under way to the rank waits, too.
   const auto open = static_cast<uint32_t>(impl_->sinks.size());
   stats.waiting = std::max(stats.waiting, open > stats.running ? open - stats.running : 0);

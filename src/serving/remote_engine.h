@@ -46,7 +46,8 @@ class RemoteEngine final : public Engine {
   const EngineLimits& limits() const override;
   Result<RequestId> submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) override;
   void cancel(RequestId id) override;
-  // Counts as the rank stated them last; nothing waits or runs on a rank that is lost.
+  // Counts as the rank stated them last; nothing waits or runs on a rank that is lost. Totals go on from
+  // those of its earlier processes: none ever falls.
   EngineStats stats() const override;
   Status health() const override;
 

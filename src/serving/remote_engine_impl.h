@@ -79,6 +79,7 @@ struct RemoteEngine::Impl final : EventLayout::Visitor {
   std::optional<EngineLimits> limits;
   EngineIdentity peer;
   EngineState state;
+  EngineStats before;  // totals of the rank's earlier processes
   uint64_t connections = 0;
   RequestId next_id = 1;
   std::deque<Outgoing> outgoing;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <utility>
 
 #include "base/log.h"
 #include "serving/remote_engine_impl.h"
@@ -92,7 +93,6 @@ Status RemoteEngine::Impl::connect_once() {
   {
     const std::lock_guard lock(mutex);
     link = Link::greeting;
-    state = {};
   }
   said_goodbye = false;
   TANDEM_TRY(send_engine_message(*endpoint, Channel::control,
@@ -164,6 +164,7 @@ Status RemoteEngine::Impl::on_ack(std::span<const std::byte> body) {
     }
     if (const std::string less = shrunk_limit(*limits, stated); !less.empty())
       return invalid(fmt::format("it came back with less than before ({}): start the front again", less));
+    if (theirs.incarnation != peer.incarnation) before.add(std::exchange(state.stats, {}).totals());
   } else {
     limits = stated;
   }

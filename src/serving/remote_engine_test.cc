@@ -1,116 +1,13 @@
 // RemoteEngine against EngineServer over every transport, with a scripted engine behind it.
 #include "serving/remote_engine.h"
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <functional>
 #include <future>
-#include <thread>
 
 #include "serving/engine_front.h"
-#include "serving/engine_link.h"
-#include "serving/engine_server.h"
-#include "serving/recording_sink.h"
-#include "serving/scripted_engine.h"
-#include "transport/poller.h"
+#include "serving/remote_engine_fixture.h"
 
 namespace tandem {
 namespace {
-
-using namespace std::chrono_literals;
-
-// These tests lose peers by closing them; on a machine that starves them of CPU for seconds nobody is silent.
-constexpr Duration kSilence = 30s;
-
-std::vector<int32_t> echo(const GenerationRequest& request) {
-  return {request.prompt.begin(), request.prompt.end()};
-}
-
-ScriptedEngineOptions scripted(bool free_running = true) {
-  ScriptedEngineOptions options;
-  options.limits = {.max_context_tokens = 200'000,
-                    .kv_pool_tokens = 1 << 22,
-                    .vocab_size = 300,
-                    .max_num_seqs = 8,
-                    .max_queue = 64};
-  options.free_running = free_running;
-  options.eos_token_ids = {1};
-  options.script = echo;
-  return options;
-}
-
-EngineIdentity identity(const std::string& role, uint32_t rank, const std::string& fingerprint = "abc") {
-  EngineIdentity value = make_engine_identity(role, rank);
-  value.shared.emplace_back("model_fingerprint", fingerprint);
-  return value;
-}
-
-GenerationRequest ask(std::vector<int32_t> prompt, uint32_t max_tokens) {
-  GenerationRequest request;
-  request.prompt = std::move(prompt);
-  request.sampling.max_tokens = max_tokens;
-  return request;
-}
-
-bool eventually(const std::function<bool()>& holds) {
-  for (const Instant end = now() + 30s; now() < end; std::this_thread::sleep_for(2ms)) {
-    if (holds()) return true;
-  }
-  return false;
-}
-
-class RemoteEngineTest : public ::testing::TestWithParam<const char*> {
- protected:
-  std::string fresh_address() {
-    static int counter = 0;
-    const std::string tag = std::to_string(getpid()) + "_" + std::to_string(++counter);
-    const std::string transport = GetParam();
-    if (transport == "tcp") return "tcp://127.0.0.1:0";
-    if (transport == "shm") return "shm:///tmp/tandem_engine_" + tag + ".sock";
-    return "inproc://engine_" + tag;
-  }
-  EngineServerOptions server_options() {
-    EngineServerOptions options;
-    options.listen_address = address_.empty() ? fresh_address() : address_;
-    options.identity = identity("attention", 0);
-    options.silence_limit = kSilence;
-    return options;
-  }
-  void serve(const EngineServerOptions& options) {
-    auto server = EngineServer::start(options, *engine_);
-    ASSERT_TRUE(server) << server.error().message;
-    server_ = std::move(*server);
-    address_ = server_->address();
-  }
-  void serve() { serve(server_options()); }
-  std::unique_ptr<RemoteEngine> connect(const EngineIdentity& who, uint32_t rank = 0) {
-    RemoteEngineOptions options;
-    options.address = address_;
-    options.rank = rank;
-    options.identity = who;
-    options.reconnect_interval = 10ms;
-    options.silence_limit = kSilence;
-    return std::move(*RemoteEngine::start(options));
-  }
-  std::unique_ptr<RemoteEngine> connect() {
-    auto remote = connect(identity("front", 0));
-    EXPECT_TRUE(eventually([&] { return remote->health().has_value(); })) << remote->waiting_for();
-    return remote;
-  }
-  void start(const ScriptedEngineOptions& options = scripted()) {
-    engine_ = std::make_unique<ScriptedEngine>(options);
-    serve();
-  }
-  void TearDown() override {
-    server_.reset();
-    engine_.reset();
-  }
-
-  std::string address_;
-  std::unique_ptr<ScriptedEngine> engine_;
-  std::unique_ptr<EngineServer> server_;
-};
 
 TEST_P(RemoteEngineTest, AnswersAsTheEngineItself) {
   start();
@@ -268,17 +165,39 @@ TEST_P(RemoteEngineTest, ALostRankEndsItsRequestsByNameAndIsTakenBack) {
   EXPECT_EQ(remote->connections(), 2u);
 }
 
-TEST_P(RemoteEngineTest, AFrontThatLeavesHasItsRequestsCancelled) {
-  start(scripted(false));
-  auto remote = connect();
-  const auto sink = std::make_shared<RecordingSink>();
-  ASSERT_TRUE(remote->submit(ask({5, 6}, 100), sink));
-  ASSERT_TRUE(eventually([&] { return engine_->requests().size() == 1; }));
-  remote.reset();
-  EXPECT_EQ(sink->wait().reason, FinishReason::cancelled);
-  ASSERT_TRUE(eventually([&] { return engine_->cancels() == 1 && server_->fronts() == 0; }));
-  engine_->step();
-  EXPECT_TRUE(engine_->wait_idle());
+// What a front adds up must never fall: that would look like a restart, and count everything again.
+TEST_P(RemoteEngineTest, TotalsOutliveTheRank) {
+  start();
+  const auto remote = connect();
+  const auto run = [&] {
+    const auto sink = std::make_shared<RecordingSink>();
+    const auto id = remote->submit(ask({5, 6}, 2), sink);
+    ASSERT_TRUE(id) << id.error().message;
+    sink->wait();
+  };
+  const auto counts = [&](uint64_t finished) {
+    return eventually([&] { return remote->stats().finished == finished; }) &&
+           remote->stats().generated_tokens == 2 * finished && remote->stats().kv_blocks_total <= 1u << 18;
+  };
+  run();
+  ASSERT_TRUE(counts(1));
+  EngineServerOptions same = server_options();
+  server_.reset();
+  ASSERT_TRUE(eventually([&] { return !remote->health(); }));
+  EXPECT_TRUE(counts(1)) << "lost";
+  EXPECT_EQ(remote->stats().kv_blocks_total, 0u);
+  engine_ = std::make_unique<ScriptedEngine>(scripted());
+  serve(same);
+  ASSERT_TRUE(eventually([&] { return remote->health().has_value(); }));
+  EXPECT_TRUE(counts(1)) << "another process";
+  run();
+  ASSERT_TRUE(counts(2));
+  server_.reset();  // a connection that breaks: the process is the same, and so are its counts
+  serve(same);
+  ASSERT_TRUE(eventually([&] { return remote->connections() == 3; }));
+  EXPECT_TRUE(counts(2));
+  run();
+  EXPECT_TRUE(counts(3));
 }
 
 TEST_P(RemoteEngineTest, ARankThatStopsLetsOpenRequestsEnd) {
@@ -343,82 +262,6 @@ TEST_P(RemoteEngineTest, TheFrontMayStartFirst) {
   ASSERT_TRUE(connected) << connected.error().message;
   const auto sink = std::make_shared<RecordingSink>();
   ASSERT_TRUE((*connected)->engine().submit(ask({5}, 1), sink));
-  EXPECT_EQ(sink->wait().reason, FinishReason::length);
-}
-
-TEST_P(RemoteEngineTest, AFrontThatReadsNothingLosesItsRequestsAndHoldsUpNobody) {
-  // Without an end of its own: on a starved machine a context of 200,000 tokens is full before anybody looks.
-  ScriptedEngineOptions without_end = scripted();
-  without_end.limits.max_context_tokens = UINT32_MAX;
-  engine_ = std::make_unique<ScriptedEngine>(std::move(without_end));
-  EngineServerOptions options = server_options();
-  options.max_pending_bytes = size_t{1} << 14;
-  serve(options);
-  const auto good = connect();
-  // A front by hand: it says hello, submits, keeps its heartbeats, and gives no slot back.
-  auto endpoint =
-      tandem::connect(address_, engine_endpoint_options(options.heartbeat_interval, options.silence_limit));
-  ASSERT_TRUE(endpoint) << endpoint.error().message;
-  ASSERT_TRUE(send_engine_message(**endpoint, Channel::control,
-                                  IdentityLayout::encode(EngineMessage::hello, identity("front", 0))));
-  GenerationRequest endless = ask({5}, UINT32_MAX);
-  endless.sampling.ignore_eos = true;
-  const auto bytes = RequestLayout::encode(endless, now());
-  std::vector<std::byte> message(SubmitPartLayout::message_bytes(bytes.size(), kEngineSlotBytes));
-  SubmitPartLayout::write({1, static_cast<uint32_t>(bytes.size()), 0, bytes}, message);
-  std::vector<Incoming> held(64);
-  size_t taken = 0;
-  const auto keep = [&] {
-    taken += (*endpoint)->poll(std::span(held).subspan(taken));
-  };  // as many as there are slots
-  ASSERT_TRUE(eventually([&] {
-    keep();
-    return send_engine_message(**endpoint, Channel::request, message).has_value();
-  }));
-  ASSERT_TRUE(eventually([&] {
-    keep();
-    return engine_->cancels() == 1;
-  })) << "the engine ran on for a front that does not read";
-  const auto sink = std::make_shared<RecordingSink>();
-  ASSERT_TRUE(good->submit(ask({5, 6}, 2), sink));
-  EXPECT_EQ(sink->wait().reason, FinishReason::length);
-  // What it reads at last ends with the reason.
-  struct Ends final : EventLayout::Visitor {
-    void on_token(uint64_t, const TokenEvent&) override { ++tokens; }
-    void on_prompt_token(uint64_t, const TokenEvent&) override {}
-    void on_finish(uint64_t, const Finish& finish) override { message = finish.error.message; }
-    size_t tokens = 0;
-    std::string message;
-  } ends;
-  const auto read = [&](Incoming& incoming) {
-    const auto head = EngineHead::parse(incoming.lease.bytes());
-    if (head && head->kind == EngineMessage::events) (void)EventLayout::visit(head->body, ends);
-    incoming.lease = Lease();
-  };
-  for (size_t i = 0; i < taken; ++i) read(held[i]);
-  ASSERT_TRUE(eventually([&] {
-    Incoming incoming;
-    while ((*endpoint)->poll({&incoming, 1}) == 1) read(incoming);
-    return !ends.message.empty();
-  }));
-  EXPECT_NE(ends.message.find("reads tokens too slowly"), std::string::npos) << ends.message;
-  EXPECT_GT(ends.tokens, 100u);
-}
-
-TEST_P(RemoteEngineTest, GarbageEndsThatConnectionAlone) {
-  start();
-  const auto good = connect();
-  auto endpoint = tandem::connect(address_, engine_endpoint_options(100ms, kSilence));
-  ASSERT_TRUE(endpoint);
-  const std::vector<std::byte> garbage(100, std::byte{7});
-  ASSERT_TRUE(send_engine_message(**endpoint, Channel::request, garbage));
-  ASSERT_TRUE(eventually([&] {
-    Incoming incoming;
-    (*endpoint)->poll({&incoming, 1});
-    return (*endpoint)->peer() != PeerState::alive;
-  }));
-  const auto sink = std::make_shared<RecordingSink>();
-  ASSERT_TRUE(good->submit(ask({5, 6}, 2), sink));
   EXPECT_EQ(sink->wait().reason, FinishReason::length);
 }
 
