@@ -209,6 +209,7 @@ int32_t AttentionWorker::Impl::sample(Sequence& sequence, std::span<const float>
   }
   const int32_t token = event->token;
   sequence.tokens.push_back(token);
+  ++num_generated;
   if (sampling.has_penalties()) ++sequence.history.generated[token];
   sequence.sink->on_token(*event);
 
@@ -254,22 +255,27 @@ void AttentionWorker::Impl::finish(Sequence& sequence, FinishReason reason, cons
   {
     std::lock_guard lock(mutex);
     stats.prompt_tokens += ended->prompt_tokens;
-    stats.generated_tokens += ended->generated();
     ++(reason == FinishReason::cancelled ? stats.cancelled
        : reason == FinishReason::error   ? stats.failed
                                          : stats.finished);
+    // At once, and before the listener can look: a request runs or has ended, and one that has holds nothing.
+    update_stats();
   }
-  publish_stats();  // before the listener can look: an ended request holds nothing
   ended->sink->on_finish(finish);
 }
 
 void AttentionWorker::Impl::publish_stats() {
-  std::lock_guard lock(mutex);
+  const std::lock_guard lock(mutex);
+  update_stats();
+}
+
+void AttentionWorker::Impl::update_stats() {
   stats.waiting = static_cast<uint32_t>(scheduler.num_waiting() + submissions.size());
   stats.running = static_cast<uint32_t>(scheduler.num_running());
   const BlockPool& pool = pools.fullest_by_design();
   stats.kv_blocks_total = pool.num_blocks();
   stats.kv_blocks_used = pool.num_blocks() - pool.free_blocks();
+  stats.generated_tokens = num_generated;
   stats.preempted = scheduler.num_preempted();
   stats.prefix = {scheduler.queried_tokens(), scheduler.hit_tokens(), pool.kept_blocks()};
   stats.decode_lanes = num_decode_lanes;

@@ -152,6 +152,7 @@ struct AttentionWorker::Impl {
   void end_all(const Error& error, FinishReason reason);
   void finish(Sequence& sequence, FinishReason reason, const Error& error);
   void publish_stats();
+  void update_stats();  // the mutex is held
   void sleep();
   void trace_loop(TraceKind kind, Instant begin, Instant end);
 
@@ -266,6 +267,7 @@ struct AttentionWorker::Impl {
   MixedSteps mixes;
   DraftPolicy drafts;
   std::vector<const Sequence*> gone;  // by the step that is being finished
+  uint64_t num_generated = 0;         // tokens, of requests that go on too
   StepId next_step = 1;
   Instant first_deadline = Instant::max();  // of all requests here, or before
 

@@ -73,7 +73,8 @@ void append_engine(const Engine& engine, std::vector<MetricFamily>& out) {
   gauge("tandem_decode_lanes", "Decode lanes (micro-batches) in use", stats.decode_lanes);
   counter("tandem_engine_prompt_tokens_total", "Prompt tokens of requests that ended, cached ones too",
           stats.prompt_tokens);
-  counter("tandem_engine_generated_tokens_total", "Tokens generated", stats.generated_tokens);
+  counter("tandem_engine_generated_tokens_total", "Tokens generated, of answers that go on too",
+          stats.generated_tokens);
   counter("tandem_engine_steps_total", "Steps run", stats.steps);
   counter("tandem_engine_finished_total", "Sequences ended by stop or length", stats.finished);
   counter("tandem_engine_cancelled_total", "Sequences cancelled", stats.cancelled);
