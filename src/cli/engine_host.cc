@@ -22,7 +22,7 @@
 #include "cli/trace_file.h"
 #include "model/model.h"
 #include "moe/local_ffn.h"
-#include "serving/model_files.h"
+#include "serving/served_model.h"
 #include "tokenizer/tokenizer.h"
 #include "transport/address.h"
 
@@ -323,7 +323,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::create(const Settings& settings,
   TANDEM_ASSIGN(impl->config, read_model_config(settings.model));
   TANDEM_TRY(check_model_options(impl->config, model_options(settings)));
   TANDEM_TRY(settle_drafts(settings, impl->config));
-  TANDEM_ASSIGN(const GenerationDefaults defaults, read_generation_defaults(settings.model));
+  TANDEM_ASSIGN(const std::vector<int32_t> eos_token_ids, read_eos_token_ids(settings.model));
   TANDEM_ASSIGN(impl->compute, Compute::create(settings, threads_for(settings, roles)));
   impl->facts.rank = std::max<int64_t>(0, settings.afd.attention_rank);  // auto, settled nowhere: 0
   impl->facts.pid = ::getpid();
@@ -335,7 +335,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::create(const Settings& settings,
                                               impl->compute->runner()));
   }
   TANDEM_TRY(impl->make_port(settings, placement, ffn_addresses, roles));
-  TANDEM_TRY(impl->start_worker(settings, defaults.eos_token_ids));
+  TANDEM_TRY(impl->start_worker(settings, eos_token_ids));
   return std::unique_ptr<EngineHost>(new EngineHost(std::move(impl)));
 }
 

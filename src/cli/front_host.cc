@@ -13,7 +13,7 @@
 #include "serving/engine_front.h"
 #include "serving/engine_link.h"
 #include "serving/engine_server.h"
-#include "serving/model_files.h"
+#include "serving/served_model.h"
 
 namespace tandem {
 namespace {
@@ -42,9 +42,9 @@ Result<EngineIdentity> identity_of(const Settings& settings, const std::string& 
   const auto tokenizer = read_file(settings.model + "/tokenizer.json", kMaxTokenizerBytes);
   identity.shared.emplace_back("tokenizer",
                                tokenizer ? fmt::format("{:016x}", hash_text(*tokenizer)) : kUnknownValue);
-  TANDEM_ASSIGN(const GenerationDefaults defaults, read_generation_defaults(settings.model));
+  TANDEM_ASSIGN(const std::vector<int32_t> eos_token_ids, read_eos_token_ids(settings.model));
   std::string eos;
-  for (const int32_t id : defaults.eos_token_ids) eos += (eos.empty() ? "" : ",") + std::to_string(id);
+  for (const int32_t id : eos_token_ids) eos += (eos.empty() ? "" : ",") + std::to_string(id);
   identity.shared.emplace_back("eos_token_ids", eos.empty() ? kUnknownValue : eos);
   // A front holds no keys; ranks that round them differently would give one request two answers.
   identity.shared.emplace_back(

@@ -4,6 +4,7 @@
 #include <ctime>
 #include <utility>
 
+#include "base/file.h"
 #include "serving/chat_format.h"
 
 namespace tandem {
@@ -19,7 +20,20 @@ bool ends_in_reasoning(const ChatPrompt& prompt) {
   return prompt.plain_ranges.empty() || prompt.plain_ranges.back().end <= end - kOpen.size();
 }
 
+std::vector<int32_t> eos_of(const Tokenizer& tokenizer) {
+  const auto eos = tokenizer.eos_id();
+  return eos ? std::vector{*eos} : std::vector<int32_t>();
+}
+
 }  // namespace
+
+Result<std::vector<int32_t>> read_eos_token_ids(const std::string& folder) {
+  TANDEM_ASSIGN(const GenerationDefaults defaults, read_generation_defaults(folder));
+  if (!defaults.eos_token_ids.empty() || !file_exists(folder + "/tokenizer.json"))
+    return defaults.eos_token_ids;
+  TANDEM_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(folder));
+  return eos_of(tokenizer);
+}
 
 Result<ServedModel> read_served_model(const std::string& folder, std::string id, const OutputChoice& choice) {
   ServedModel model;
@@ -28,9 +42,7 @@ Result<ServedModel> read_served_model(const std::string& folder, std::string id,
   TANDEM_ASSIGN(Tokenizer tokenizer, Tokenizer::load(folder));
   model.tokenizer = std::make_shared<const Tokenizer>(std::move(tokenizer));
   TANDEM_ASSIGN(model.defaults, read_generation_defaults(folder));
-  if (model.defaults.eos_token_ids.empty()) {
-    if (const auto eos = model.tokenizer->eos_id()) model.defaults.eos_token_ids.push_back(*eos);
-  }
+  if (model.defaults.eos_token_ids.empty()) model.defaults.eos_token_ids = eos_of(*model.tokenizer);
   TANDEM_ASSIGN(const ChatTemplateSource source, read_chat_template(folder));
   TANDEM_ASSIGN(ChatFormat format, make_chat_format(source, choice));
   model.render_chat = std::move(format.render);

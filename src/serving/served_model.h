@@ -40,6 +40,11 @@ struct ServedModel {
   TraceSource trace;                   // of the engine's lanes; without a ring: none are in this process
 };
 
+// The tokens that end an answer: those of generation_config.json, else of config.json, else the tokenizer's.
+// Empty: none is known, and answers end by their length alone. What serves a model and what generates with it
+// both ask here.
+Result<std::vector<int32_t>> read_eos_token_ids(const std::string& folder);
+
 // Reads tokenizer, template and defaults of a model folder. A template with a construct that cannot be
 // rendered is an error that names it. `engine` is set later, with attach_engine.
 Result<ServedModel> read_served_model(const std::string& folder, std::string id,

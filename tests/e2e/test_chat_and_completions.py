@@ -1,7 +1,10 @@
 """Chat and completions through the official client: whole and streamed, stop, logprobs, usage, n, seed."""
 
+import json
+
 import pytest
 
+from tests.conftest import ARITH, TandemServer
 from tests.e2e.conftest import MODEL, QUESTION, make_client, user
 
 # The bundled template, written out: what a chat must become.
@@ -20,6 +23,22 @@ def complete(client, **fields):
 @pytest.fixture(scope="module")
 def whole(client):
     return chat(client)
+
+
+def test_the_tokenizer_ends_answers_where_no_config_says_what_does(whole, tmp_path):
+    folder = tmp_path / MODEL
+    folder.mkdir()
+    for file in ARITH.iterdir():
+        if file.name in ("config.json", "generation_config.json"):
+            values = json.loads(file.read_text())
+            del values["eos_token_id"]
+            (folder / file.name).write_text(json.dumps(values))
+        else:
+            (folder / file.name).symlink_to(file)
+    server = TandemServer(["serve", "--model", str(folder), "--port", "0", "--log-level", "warning"], tmp_path).wait_ready()
+    choice = chat(make_client(server)).choices[0]
+    assert choice.finish_reason == "stop" and choice.message.content == whole.choices[0].message.content
+    assert server.stop() == 0
 
 
 def test_models(client):
