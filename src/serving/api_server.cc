@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "base/log.h"
 #include "serving/api_error.h"
 #include "serving/completion_service.h"
+#include "serving/field_reader.h"
 #include "serving/openapi.h"
 #include "serving/serving_metrics.h"
 #include "serving/trace_endpoint.h"
@@ -28,6 +30,15 @@ std::string for_log(std::string text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
   }
   return text.empty() ? "-" : text;
+}
+
+// Of a front: the queues of all ranks that serve. Its limit is the smallest of theirs.
+bool is_full(const Engine& engine) {
+  const uint32_t most = engine.limits().max_queue;
+  const std::vector<EngineRank> ranks = engine.ranks();
+  if (ranks.empty()) return engine.stats().waiting >= most;
+  return std::ranges::none_of(
+      ranks, [most](const EngineRank& rank) { return rank.health && rank.stats.waiting < most; });
 }
 
 }  // namespace
@@ -99,9 +110,8 @@ struct ApiServer::Impl {
       reason = loading().message;
     } else if (const Status state = served->engine->health(); !state) {
       reason = state.error().message;
-    } else if (const EngineStats stats = served->engine->stats();
-               stats.waiting >= served->engine->limits().max_queue) {
-      reason = fmt::format("the queue is full: {} requests wait", stats.waiting);
+    } else if (is_full(*served->engine)) {
+      reason = fmt::format("the queue is full: {} requests wait", served->engine->stats().waiting);
     }
     if (reason.empty()) return writer->respond({.status = 200, .body = "{\"status\":\"ready\"}\n"});
     const Json body = {{"status", "not ready"}, {"reason", reason}};
@@ -164,11 +174,11 @@ struct ApiServer::Impl {
                        {"chat_template", static_cast<bool>(served->render_chat)},
                        {"eos_token_ids", served->defaults.eos_token_ids},
                        {"defaults",
-                        {{"temperature", sampling.temperature},
-                         {"top_p", sampling.top_p},
+                        {{"temperature", as_written(sampling.temperature)},
+                         {"top_p", as_written(sampling.top_p)},
                          {"top_k", sampling.top_k},
-                         {"min_p", sampling.min_p},
-                         {"repetition_penalty", sampling.repetition_penalty}}},
+                         {"min_p", as_written(sampling.min_p)},
+                         {"repetition_penalty", as_written(sampling.repetition_penalty)}}},
                        {"limits",
                         {{"max_context_tokens", limits.max_context_tokens},
                          {"kv_pool_tokens", limits.kv_pool_tokens},

@@ -52,7 +52,9 @@ TEST_F(ApiServerTest, ModelsAreListed) {
   const TestReply missing = client.get("/v1/models/gpt-4");
   EXPECT_EQ(missing.status, 404);
   EXPECT_EQ(json::parse(missing.body)["error"]["code"], "model_not_found");
-  EXPECT_EQ(json::parse(client.get("/props").body)["limits"]["max_context_tokens"], 128);
+  const json props = json::parse(client.get("/props").body);
+  EXPECT_EQ(props["limits"]["max_context_tokens"], 128);
+  EXPECT_EQ(props["defaults"]["top_p"].dump(), "0.9") << "as the model's file has it";
 }
 
 TEST_F(ApiServerTest, ChatHasTheShapeOfOpenAi) {
@@ -130,6 +132,19 @@ TEST_F(ApiServerTest, CompletionLogprobs) {
   EXPECT_EQ(logprobs["top_logprobs"][0], json::parse(R"({"a":-0.5,"b":-9999.0})"));
   EXPECT_EQ(complete({{"logprobs", 0}})["choices"][0]["logprobs"]["top_logprobs"][0],
             json::parse(R"({"a":-0.5})"));
+}
+
+TEST_F(ApiServerTest, ResponsesSayWhatWasAskedFor) {
+  start();
+  const auto ask = [&](json more) {
+    json body = {{"model", "org/test-model"}, {"input", "hi"}};
+    body.update(more);
+    return json::parse(post("/v1/responses", body).body);
+  };
+  json reply = ask({{"temperature", 0.7}});
+  EXPECT_EQ(reply["temperature"].dump(), "0.7");
+  EXPECT_EQ(reply["top_p"].dump(), "0.9") << "the model's";
+  EXPECT_EQ(ask({{"top_p", 1}})["top_p"], 1);
 }
 
 TEST_F(ApiServerTest, ErrorsHaveTheShapeOfOpenAi) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 namespace tandem {
@@ -19,6 +20,10 @@ std::string shown(const json& value) {
   size_t end = kShownLength;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // not inside a character
   return text.substr(0, end) + "...";
+}
+
+double as_written(float value) {
+  return std::strtod(fmt::format("{}", value).c_str(), nullptr);
 }
 
 std::optional<int64_t> as_integer(const json& value) {

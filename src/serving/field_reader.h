@@ -54,6 +54,8 @@ void fail_with(FieldReader& fields, std::string_view field, FieldReader& inner);
 
 // The value as a message shows it: its JSON, cut to a line.
 std::string shown(const nlohmann::json& value);
+// A float as people write it: 0.7, where its exact value has 0.699999988079071.
+double as_written(float value);
 // An integer that fits 64 bits, given as one (1.0, "1" and true are none).
 std::optional<int64_t> as_integer(const nlohmann::json& value);
 

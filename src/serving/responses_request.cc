@@ -190,12 +190,12 @@ std::string echo_of(const ordered_json& written, const ChatRequest& chat) {
   out["reasoning"] = given("reasoning", {{"effort", nullptr}, {"summary", nullptr}});
   out["service_tier"] = "default";
   out["store"] = false;
-  out["temperature"] = sampling.temperature;
+  out["temperature"] = given("temperature", as_written(sampling.temperature));
   out["text"] = given("text", {{"format", {{"type", "text"}}}});
   out["tool_choice"] = given("tool_choice", "auto");
   out["tools"] = given("tools", ordered_json::array());
   out["top_logprobs"] = std::max(0, sampling.top_logprobs);
-  out["top_p"] = sampling.top_p;
+  out["top_p"] = given("top_p", as_written(sampling.top_p));
   out["truncation"] = "disabled";
   out["user"] = given("user", nullptr);
   return out.dump();

@@ -96,7 +96,7 @@ void write_test_model_folder(const std::string& folder) {
   std::ofstream(folder + "/tokenizer.json") << tokenizer.dump();
   std::ofstream(folder + "/tokenizer_config.json") << config.dump();
   std::ofstream(folder + "/generation_config.json")
-      << json{{"eos_token_id", kEosId}, {"temperature", 0.5}}.dump();
+      << json{{"eos_token_id", kEosId}, {"temperature", 0.5}, {"top_p", 0.9}}.dump();
 }
 
 void write_deepseek_v4_test_folder(const std::string& folder) {
