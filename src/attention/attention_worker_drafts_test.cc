@@ -166,10 +166,7 @@ TEST(AttentionWorker, DraftsAreThoseOfTheWholeText) {
 TEST(AttentionWorker, ALostPeerAmongDraftsEndsEveryRequestByName) {
   Served served({.max_context = 6000, .speculation = {2, false}, .fixture = "deepseek_v3_mtp"});
   for (int round = 0; round < 5; ++round) {
-    std::vector<std::shared_ptr<Recorder>> open;
-    for (uint32_t i = 0; i < 6; ++i) open.push_back(served.submit(served.request(i, 10, 1000)));
-    open[0]->wait_for_tokens(static_cast<size_t>(2 + round));
-    served.port->lost = true;
+    const auto open = served.submit_and_lose(1000, static_cast<size_t>(2 + round));
     for (const auto& recorder : open) {
       const Finish finish = recorder->wait();
       ASSERT_EQ(finish.reason, FinishReason::error);

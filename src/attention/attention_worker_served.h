@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <optional>
 #include <random>
@@ -113,11 +114,29 @@ struct Served {
     return made;
   }
   std::shared_ptr<Recorder> submit(const GenerationRequest& request, RequestId* id = nullptr) {
-    auto recorder = std::make_shared<Recorder>();
+    return submit(request, std::make_shared<Recorder>(), id);
+  }
+  std::shared_ptr<Recorder> submit(const GenerationRequest& request, std::shared_ptr<Recorder> recorder,
+                                   RequestId* id = nullptr) {
     const auto submitted = worker->submit(request, recorder);
     EXPECT_TRUE(submitted.has_value()) << submitted.error().message;
     if (id != nullptr) *id = submitted.value_or(0);
     return recorder;
+  }
+  // Six requests that nothing but `port->lost` ends: it is, at token `number` of the first, when all are
+  // here.
+  std::vector<std::shared_ptr<Recorder>> submit_and_lose(uint32_t max_tokens, size_t number) {
+    std::promise<void> all_here;
+    std::vector<std::shared_ptr<Recorder>> open;
+    const auto first = std::make_shared<Recorder>();
+    first->at_token(1, [&] { all_here.get_future().wait(); });
+    first->at_token(number, [this] { port->lost = true; });
+    for (uint32_t i = 0; i < 6; ++i) {
+      open.push_back(submit(request(i, 10, max_tokens), i == 0 ? first : std::make_shared<Recorder>()));
+    }
+    all_here.set_value();
+    first->wait();
+    return open;
   }
   std::string refusal(const GenerationRequest& request) {
     const auto result = worker->submit(request, std::make_shared<Recorder>());

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <random>
@@ -23,13 +24,21 @@ namespace tandem {
 
 class Recorder final : public GenerationSink {
  public:
+  // `then` is called on the engine's thread with the answer's token of this number, from 1 on, before
+  // anything else happens there: what is to be in the midst of an answer is, however slowly the test's thread
+  // goes on. Before the submit.
+  void at_token(size_t number, std::function<void()> then) { then_[number] = std::move(then); }
+
   void on_token(const TokenEvent& event) override {
-    std::lock_guard lock(mutex_);
-    EXPECT_FALSE(finished_);
-    EXPECT_EQ(event.index, tokens_.size());
-    tokens_.push_back(event.token);
-    events_.push_back(event);
-    changed_.notify_all();
+    {
+      std::lock_guard lock(mutex_);
+      EXPECT_FALSE(finished_);
+      EXPECT_EQ(event.index, tokens_.size());
+      tokens_.push_back(event.token);
+      events_.push_back(event);
+      changed_.notify_all();
+    }
+    if (const auto then = then_.find(event.index + 1); then != then_.end()) then->second();
   }
   void on_prompt_token(const TokenEvent& event) override {
     std::lock_guard lock(mutex_);
@@ -67,6 +76,7 @@ class Recorder final : public GenerationSink {
   }
 
  private:
+  std::map<size_t, std::function<void()>> then_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<int32_t> tokens_;

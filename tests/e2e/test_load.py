@@ -1,5 +1,6 @@
 """Many clients at once, clients that leave, and what health and metrics say meanwhile."""
 
+import concurrent.futures
 import json
 import socket
 import threading
@@ -10,7 +11,7 @@ import pytest
 
 from tests.conftest import ARITH, TandemServer
 from tests.e2e.conftest import MODEL, QUESTION, make_client, user
-from tests.e2e.load import HealthPoller, wait_idle
+from tests.e2e.load import IDLE, HealthPoller, wait_idle
 
 NO_END = {"ignore_eos": True}
 
@@ -64,21 +65,24 @@ def test_clients_that_leave_free_everything(tandem_server, vocabulary, context_t
     before = wait_idle(server)
     body = {"model": MODEL, "prompt": [vocabulary["7"]] * 700, "max_tokens": context_tokens, "ignore_eos": True, "temperature": 0}
     rounds, each = 84, 6  # 504 sockets; six at once on two places: most of them wait
+
+    def arrived(metrics, ways=("tandem_requests_running", "tandem_requests_waiting", "tandem_engine_cancelled_total", "tandem_engine_finished_total")):
+        return sum(metrics[name] - before[name] for name in ways)
+
     for i in range(rounds):
         clients = [open_request(server, {**body, "stream": k % 2 == 0}) for k in range(each)]
-        server.wait_metrics(lambda m: m["tandem_requests_running"] + m["tandem_requests_waiting"] == each)
+        server.wait_metrics(lambda metrics, most=(i + 1) * each: arrived(metrics) >= most)
         if i % 3 == 1:
             clients[0].recv(1)  # its first token has come: decode
         for client in clients:
             client.close()
         wait_idle(server)
-    after = server.metrics()
+    # On a busy machine a few may reach the end of the context before their client is gone; each ends once all the same.
+    after = server.wait_metrics(lambda metrics: arrived(metrics) == rounds * each and all(metrics[name] == 0 for name in IDLE))
 
     def grown(name):
         return after[name] - before[name]
 
-    # On a busy machine a few may reach the end of the context before their client is gone; each ends once all the same.
-    assert grown("tandem_engine_cancelled_total") + grown("tandem_engine_finished_total") == rounds * each
     assert grown("tandem_engine_cancelled_total") > rounds * each // 2
     assert grown("tandem_http_disconnects_total") >= grown("tandem_engine_cancelled_total")
     # A normal end is no abort.
@@ -98,16 +102,16 @@ def test_a_stream_that_is_closed_early(server, client):
 
 def test_a_full_queue_is_429_with_retry_after(tandem_server):
     server = tandem_server("serve", "--max-num-seqs", "1", "--max-queue", "1")
-    body = {"model": MODEL, "prompt": "7", "max_tokens": 2000, "ignore_eos": True}
-    clients = [open_request(server, body)]
-    server.wait_metrics(lambda metrics: metrics["tandem_requests_running"] == 1)
-    clients.append(open_request(server, body))
-    server.wait_metrics(lambda metrics: metrics["tandem_requests_waiting"] == 1)
-    reply = server.request("POST", "/v1/completions", body)
-    assert reply.status == 429 and int(reply.headers["retry-after"]) >= 1, reply.body
-    assert reply.json()["error"]["type"] == "rate_limit_error"
-    for client in clients:
-        client.close()
+    body = {"model": MODEL, "prompt": "7", "max_tokens": 1000, "ignore_eos": True}
+    replies = []
+    for _ in range(10):  # on a busy machine eight clients may come one after the other
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            replies += pool.map(lambda seed: server.request("POST", "/v1/completions", {**body, "seed": seed}), range(8))
+        if any(reply.status != 200 for reply in replies):
+            break
+    assert {reply.status for reply in replies} == {200, 429}
+    for reply in (reply for reply in replies if reply.status == 429):
+        assert int(reply.headers["retry-after"]) >= 1 and reply.json()["error"]["type"] == "rate_limit_error"
     wait_idle(server)
 
 
@@ -130,11 +134,6 @@ def test_metrics_count(tandem_server):
     assert after["tandem_ready"] == after["tandem_engine_healthy"] == 1
     text = server.request("GET", "/metrics").body
     assert 'tandem_http_requests_total{route="/v1/completions",status="200"} 1' in text
-
-
-def test_request_ids_come_back(server):
-    assert server.request("GET", "/health", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
-    assert server.request("GET", "/health").headers["x-request-id"].startswith("req-")
 
 
 def test_health_while_loading_and_a_clean_stop(tmp_path):
