@@ -45,7 +45,7 @@ Result<std::unique_ptr<RemoteEngine>> RemoteEngine::start(const RemoteEngineOpti
 
 std::optional<Status> RemoteEngine::start_result() const {
   const std::lock_guard lock(impl_->mutex);
-  if (impl_->limits) return Status{};
+  if (impl_->connections > 0) return Status{};
   if (impl_->refused) return std::unexpected(impl_->reason);
   return std::nullopt;
 }

@@ -35,8 +35,8 @@ class RemoteEngine final : public Engine {
  public:
   // Begins to connect and returns at once.
   static Result<std::unique_ptr<RemoteEngine>> start(const RemoteEngineOptions& options);
-  // What came of it: nothing yet, a rank that has stated its limits, or an error that another try cannot mend
-  // (another model, another rank).
+  // What came of it: nothing yet, a rank that has stated its limits and how it is, so that it takes requests,
+  // or an error that another try cannot mend (another model, another rank).
   std::optional<Status> start_result() const;
   std::string waiting_for() const;  // why there is no connection, or why there was none last
   // Ends every open request (cancelled) and leaves.

@@ -245,6 +245,42 @@ TEST_P(RemoteEngineTest, ARankThatComesBackWithLessIsRefused) {
   EXPECT_FALSE(remote->health());
 }
 
+// Between its answer to the hello and its first state a rank takes nothing: who waits for it waits for both.
+TEST_P(RemoteEngineTest, ARankHasStartedWhenItHasSaidHowItIs) {
+  auto listener = listen(fresh_address(), engine_endpoint_options(100ms, kSilence));
+  ASSERT_TRUE(listener) << listener.error().message;
+  address_ = (*listener)->address();
+  const auto remote = connect(identity("front", 0));
+  std::unique_ptr<Endpoint> rank;
+  ASSERT_TRUE(eventually([&] {
+    rank = std::move(*(*listener)->accept());
+    return rank != nullptr;
+  }));
+  const auto say = [&](const std::vector<std::byte>& message) {
+    return send_engine_message(*rank, Channel::control, message).has_value();
+  };
+  ASSERT_TRUE(eventually([&] {
+    Incoming hello;
+    return rank->poll({&hello, 1}) == 1;
+  }));
+  EngineIdentity mine = identity("attention", 0);
+  tell_limits(scripted().limits, mine);
+  ASSERT_TRUE(say(IdentityLayout::encode(EngineMessage::hello_ack, mine)));
+  ASSERT_TRUE(eventually([&] {
+    rank->poll({});
+    return remote->limits().max_queue == 64;
+  }));
+  EXPECT_FALSE(remote->start_result());
+  EXPECT_FALSE(remote->health());
+  ASSERT_TRUE(say(StateLayout::encode({})));
+  ASSERT_TRUE(eventually([&] {
+    rank->poll({});
+    return remote->start_result().has_value();
+  }));
+  EXPECT_TRUE(remote->start_result()->has_value());
+  EXPECT_TRUE(remote->health());
+}
+
 TEST_P(RemoteEngineTest, TheFrontMayStartFirst) {
   engine_ = std::make_unique<ScriptedEngine>(scripted());
   serve();  // for an address
