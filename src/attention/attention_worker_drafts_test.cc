@@ -32,11 +32,14 @@ GenerationRequest varied_request(const Served& served, uint32_t i) {
 std::vector<Answer> answer_varied(Served& served, std::vector<GenerationRequest>* asked = nullptr) {
   std::vector<std::shared_ptr<Recorder>> recorders;
   std::vector<Answer> answers;
+  const auto first = std::make_shared<Recorder>();
+  AllAtOnce all(*first);
   for (uint32_t i = 0; i < 12; ++i) {
     const GenerationRequest request = varied_request(served, i);
     if (asked != nullptr) asked->push_back(request);
-    recorders.push_back(served.submit(request));
+    recorders.push_back(served.submit(request, i == 0 ? first : std::make_shared<Recorder>()));
   }
+  all.go();
   for (const auto& recorder : recorders) {
     const Finish finish = recorder->wait();
     EXPECT_EQ(finish.completion_tokens, 20u);
@@ -250,11 +253,14 @@ TEST(AttentionWorker, DraftsAndPreemptionKeepTheForm) {
     limits.vocabulary = [] { return letters(1 << 16); };
     Served served(limits);
     std::vector<std::shared_ptr<Recorder>> recorders;
+    const auto first = std::make_shared<Recorder>();
+    AllAtOnce all(*first);
     for (uint32_t i = 0; i < 12; ++i) {
       GenerationRequest request = varied_request(served, i);
       request.sampling.grammar = form;
-      recorders.push_back(served.submit(request));
+      recorders.push_back(served.submit(request, i == 0 ? first : std::make_shared<Recorder>()));
     }
+    all.go();
     std::vector<Answer> answers;
     for (const auto& recorder : recorders) {
       const Finish finish = recorder->wait();

@@ -97,6 +97,8 @@ class Served {
   std::vector<Answer> answer_all(bool sampled = false) {
     std::vector<std::shared_ptr<Recorder>> recorders;
     std::vector<Answer> answers;
+    const auto first = std::make_shared<Recorder>();
+    AllAtOnce all(*first);
     uint32_t seed = 0;
     for (const uint32_t length : {115u, 127u, 1u, 23u, 128u, 129u, 260u, 3u}) {
       GenerationRequest request;
@@ -108,9 +110,10 @@ class Served {
       request.sampling.seed = seed;
       request.sampling.max_tokens = 24;
       request.hash_logits = true;
-      recorders.push_back(std::make_shared<Recorder>());
+      recorders.push_back(recorders.empty() ? first : std::make_shared<Recorder>());
       EXPECT_TRUE(worker->submit(std::move(request), recorders.back()));
     }
+    all.go();
     for (size_t i = 0; i < recorders.size(); ++i) {
       const Finish finish = recorders[i]->wait();
       EXPECT_EQ(finish.reason, FinishReason::length) << finish.error.message;

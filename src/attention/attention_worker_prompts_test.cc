@@ -152,12 +152,16 @@ TEST(AttentionWorkerPrompts, ScoringAmongAnswersChangesNoBit) {
   uint64_t preempted = 0;
   for (int round = 0; round < 10 && preempted == 0; ++round) {
     std::vector<std::shared_ptr<Recorder>> scored, answered;
+    const auto first = std::make_shared<Recorder>();
+    AllAtOnce all(*first);
     for (uint32_t i = 0; i < 6; ++i) {
-      answered.push_back(tight.submit(tight.request(i, 1 + i * 7, 20)));
+      answered.push_back(
+          tight.submit(tight.request(i, 1 + i * 7, 20), i == 0 ? first : std::make_shared<Recorder>()));
       GenerationRequest request = tight.request(i, 40 + i, 12);
       request.sampling.prompt_logprobs = 2;
       scored.push_back(tight.submit(request));
     }
+    all.go();
     for (uint32_t i = 0; i < 6; ++i) {
       const Finish finish = answered[i]->wait();
       EXPECT_EQ((Answer{answered[i]->tokens(), finish.logits_hash}), want[i]);

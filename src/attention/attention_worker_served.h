@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <future>
 #include <memory>
 #include <optional>
 #include <random>
@@ -126,15 +125,14 @@ struct Served {
   // Six requests that nothing but `port->lost` ends: it is, at token `number` of the first, when all are
   // here.
   std::vector<std::shared_ptr<Recorder>> submit_and_lose(uint32_t max_tokens, size_t number) {
-    std::promise<void> all_here;
     std::vector<std::shared_ptr<Recorder>> open;
     const auto first = std::make_shared<Recorder>();
-    first->at_token(1, [&] { all_here.get_future().wait(); });
+    AllAtOnce all(*first);
     first->at_token(number, [this] { port->lost = true; });
     for (uint32_t i = 0; i < 6; ++i) {
       open.push_back(submit(request(i, 10, max_tokens), i == 0 ? first : std::make_shared<Recorder>()));
     }
-    all_here.set_value();
+    all.go();
     first->wait();
     return open;
   }
@@ -163,10 +161,15 @@ struct Answer {
 inline std::vector<Answer> answer_all(Served& served, bool one_by_one) {
   std::vector<std::shared_ptr<Recorder>> recorders;
   std::vector<Answer> answers;
+  const auto first = std::make_shared<Recorder>();
+  AllAtOnce all(*first);
+  if (one_by_one) all.go();
   for (uint32_t i = 0; i < 12; ++i) {
-    recorders.push_back(served.submit(served.request(i, 1 + i * 7, 20)));
+    recorders.push_back(
+        served.submit(served.request(i, 1 + i * 7, 20), i == 0 ? first : std::make_shared<Recorder>()));
     if (one_by_one) recorders.back()->wait();
   }
+  if (!one_by_one) all.go();
   for (const auto& recorder : recorders) {
     const Finish finish = recorder->wait();
     EXPECT_EQ(finish.reason, FinishReason::length);

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <map>
 #include <mutex>
 #include <random>
@@ -84,6 +85,19 @@ class Recorder final : public GenerationSink {
   std::map<uint32_t, TokenEvent> prompt_;
   Finish finish_;
   bool finished_ = false;
+};
+
+// Requests that are all there before any of them ends: with the first token of `first` the engine's thread
+// stands still until `go`. Lives as long as they do.
+class AllAtOnce {
+ public:
+  explicit AllAtOnce(Recorder& first) {
+    first.at_token(1, [this] { all_here_.get_future().wait(); });
+  }
+  void go() { all_here_.set_value(); }
+
+ private:
+  std::promise<void> all_here_;
 };
 
 // The experts of this process behind a door that a test can shut: what RemoteFfn does when its peer is lost,

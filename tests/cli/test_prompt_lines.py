@@ -30,7 +30,7 @@ def test_a_line_is_answered_before_the_next_one_is_written(lines):
     assert [len(answer["tokens"]) for answer in batch] == [5, 3]
     assert batch[0]["tokens"][:3] == one[0]["tokens"]
     lines.stdin.close()
-    assert lines.wait(timeout=20) == 0 and lines.stdout.read() == ""
+    assert lines.wait(timeout=60) == 0 and lines.stdout.read() == ""
 
 
 def test_a_refused_line_is_named_and_the_next_one_answered(lines):
@@ -41,5 +41,5 @@ def test_a_refused_line_is_named_and_the_next_one_answered(lines):
         assert ask(lines, line)["error"].startswith(message)
     assert len(ask(lines, {"prompt": "2+2="})["answers"][0]["tokens"]) == 3
     lines.stdin.close()
-    assert lines.wait(timeout=20) == 1
+    assert lines.wait(timeout=60) == 1
     assert "line 4: max_tokens 0" in lines.stderr.read()
