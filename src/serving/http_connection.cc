@@ -120,6 +120,11 @@ void HttpConnection::on_read(size_t bytes) {
 }
 
 void HttpConnection::parse() {
+  if (!parser_) {
+    // Some clients end a body with an empty line that is not part of it (RFC 9112, section 2.2).
+    while (in_.starts_with("\r\n")) in_.erase(0, 2);
+    if (in_ == "\r") return;
+  }
   if (in_.empty() || close_after_reply_) return;
   if (!parser_) {
     parser_ = std::make_unique<Parser>();

@@ -96,6 +96,16 @@ TEST_F(HttpServerTest, AnswersPipelinedRequestsInOrder) {
   EXPECT_EQ(client.receive().body, "three|");
 }
 
+TEST_F(HttpServerTest, PassesOverEmptyLinesBetweenRequests) {
+  start();
+  TestClient client(port());
+  for (int i = 0; i < 2; ++i) {
+    client.send(test_request("POST", "/echo", "one") + "\r\n\r");
+    EXPECT_EQ(client.receive().body, "one|");
+    client.send("\n");
+  }
+}
+
 TEST_F(HttpServerTest, TakesARequestByteByByte) {
   start();
   TestClient client(port());
