@@ -102,6 +102,25 @@ TEST(File, RefusesWhatIsNotAFileAndWhatIsTooLarge) {
   std::remove(path.c_str());
 }
 
+// Nothing can be done about it, but whoever runs the process learns which file it was.
+TEST(FileDeathTest, AMappedFileThatIsCutShortIsNamed) {
+  const std::string path = testing::TempDir() + "tandem_base_test_cut_file";
+  std::ofstream(path) << std::string(size_t{1} << 16, 'x');
+  const auto read_behind_the_end = [&] {
+    const MappedFile file = std::move(*MappedFile::open(path));
+    ASSERT_EQ(::truncate(path.c_str(), 10), 0);
+    volatile std::byte byte = file.bytes()[40000];
+    static_cast<void>(byte);
+  };
+  EXPECT_DEATH(read_behind_the_end(), "tandem_base_test_cut_file was cut short while it was in use");
+  std::ofstream(path) << std::string(size_t{1} << 16, 'y');
+  {
+    const MappedFile closed = std::move(*MappedFile::open(path));
+    EXPECT_EQ(closed.bytes()[40000], std::byte{'y'});
+  }
+  std::remove(path.c_str());
+}
+
 TEST(Buffer, IsAlignedZeroedAndRefusesTheImpossible) {
   for (size_t bytes : {size_t{1}, size_t{100}, size_t{3} << 20}) {
     auto buffer = OwnedBuffer::allocate(bytes);

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/mapping_watch.h"
+
 namespace tandem {
 namespace {
 
@@ -70,6 +72,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   if (data == MAP_FAILED) return system_error("map", path);
   file.data_ = static_cast<const std::byte*>(data);
   file.bytes_ = size;
+  watch_mapping(file.data_, size, path);
   return file;
 }
 
@@ -96,7 +99,9 @@ void MappedFile::will_need() const {
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), bytes_);
+  if (data_ == nullptr) return;
+  unwatch_mapping(data_);
+  munmap(const_cast<std::byte*>(data_), bytes_);
 }
 
 }  // namespace tandem
