@@ -156,6 +156,10 @@ Result<ModelWeights> load_model_weights(const std::string& path, const ModelConf
                                   "release that it was made from, with FP4 or FP8 experts, would do",
                                   path));
   }
+  std::optional<WeightsCache> cache;
+  if (!options.cache_folder.empty()) {
+    TANDEM_ASSIGN(cache, WeightsCache::create(options.cache_folder, path));
+  }
   TANDEM_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(path));
   ModelWeights weights;
   weights.compute_dtype = options.compute_dtype;
@@ -186,10 +190,7 @@ Result<ModelWeights> load_model_weights(const std::string& path, const ModelConf
                              : "absorbed projections, blocks other than of 128 columns or of 32 with F8_E8M0 "
                                "scales, or formats that do not match inside one matrix"));
   }
-  std::optional<WeightsCache> cache;
-  if (!options.cache_folder.empty()) {
-    TANDEM_ASSIGN(cache, WeightsCache::create(options.cache_folder, path, checkpoint, run));
-  }
+  if (cache) cache->choose_file(run);
   std::optional<WeightBinder> binder;
   if (options.nodes != nullptr && options.nodes->plan.owners() > 1)
     binder.emplace(*options.nodes, run.owned_weights());

@@ -17,13 +17,14 @@ namespace {
 
 // The fingerprint, which sees config, headers and samples, and each file's size and time, which see a change
 // between the samples.
-Result<uint64_t> identity_of(const std::string& model, const Checkpoint& checkpoint) {
+Result<uint64_t> identity_of(const std::string& model) {
   TANDEM_ASSIGN(const uint64_t fingerprint, model_fingerprint(model));
+  TANDEM_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(model));
   std::set<std::string> files;
   for (const StoredTensor& tensor : checkpoint.tensors()) files.insert(tensor.file->path());
   std::string text = fmt::format("{:016x}", fingerprint);
   for (const std::string& file : files) {
-    struct stat status{};
+    struct stat status {};
     if (::stat(file.c_str(), &status) != 0)
       return make_error(ErrorCode::not_found, "cannot look at " + file + " any more");
     text += fmt::format(" {} {} {}.{:09}", std::filesystem::path(file).filename().string(), status.st_size,
@@ -50,23 +51,28 @@ uint64_t bytes_of(const std::vector<PackedCachePart>& parts) {
 
 }  // namespace
 
-Result<WeightsCache> WeightsCache::create(const std::string& folder, const std::string& model,
-                                          const Checkpoint& checkpoint, const LoadRun& run) {
+Result<WeightsCache> WeightsCache::create(const std::string& folder, const std::string& model) {
   std::error_code ignored;
   if (std::filesystem::exists(folder, ignored) && !std::filesystem::is_directory(folder, ignored)) {
     return make_error(ErrorCode::invalid_argument,
                       "engine.weights_cache: " + folder + " is not a folder; name one, or off");
   }
   WeightsCache cache;
-  TANDEM_ASSIGN(cache.key_.checkpoint, identity_of(model, checkpoint));
-  cache.key_.contents = contents_of(run.cache_parts());
-  std::filesystem::path place = std::filesystem::weakly_canonical(model, ignored);
-  if (!place.has_filename()) place = place.parent_path();  // "models/arith/"
-  const uint64_t name = checksum64(place.string(), cache.key_.contents);
-  cache.key_.path =
-      (std::filesystem::path(folder) / fmt::format("{}-{:016x}.packed", place.filename().string(), name))
-          .string();
+  cache.folder_ = folder;
+  cache.model_ = model;
+  TANDEM_ASSIGN(cache.key_.checkpoint, identity_of(model));
   return cache;
+}
+
+void WeightsCache::choose_file(const LoadRun& run) {
+  std::error_code ignored;
+  key_.contents = contents_of(run.cache_parts());
+  std::filesystem::path place = std::filesystem::weakly_canonical(model_, ignored);
+  if (!place.has_filename()) place = place.parent_path();  // "models/arith/"
+  const uint64_t name = checksum64(place.string(), key_.contents);
+  key_.path =
+      (std::filesystem::path(folder_) / fmt::format("{}-{:016x}.packed", place.filename().string(), name))
+          .string();
 }
 
 bool WeightsCache::restore(LoadRun& run, ModelWeights& weights, ThreadPool& pool,

@@ -16,9 +16,12 @@ namespace tandem {
 
 class WeightsCache {
  public:
+  // Notes which contents the checkpoint has: before it is opened to be read. Were its files replaced
+  // meanwhile, what is read is newer than what was noted, and no later start takes the one for the other.
   // invalid_argument: `folder` is a file.
-  static Result<WeightsCache> create(const std::string& folder, const std::string& model,
-                                     const Checkpoint& checkpoint, const LoadRun& run);
+  static Result<WeightsCache> create(const std::string& folder, const std::string& model);
+  // The file of what `run` loads; before the others.
+  void choose_file(const LoadRun& run);
 
   // Fills `weights` from the file; false: they must be packed, and the log says why.
   // Mapped, unless the memory has to be this process's own: for a `binder` (null: no nodes to bind to), or
@@ -30,6 +33,7 @@ class WeightsCache {
   const std::string& path() const { return key_.path; }
 
  private:
+  std::string folder_, model_;
   PackedCacheKey key_;
 };
 

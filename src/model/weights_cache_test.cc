@@ -5,7 +5,10 @@
 #include "base/checksum.h"
 #include "checkpoint/packed_cache_layout.h"
 #include "kernels/weight_quantizer.h"
+#include "model/load_plan_check.h"
+#include "model/load_progress.h"
 #include "model/model_weights_testing.h"
+#include "model/weights_cache.h"
 
 namespace tandem {
 namespace {
@@ -159,6 +162,39 @@ TEST_F(WeightsCacheTest, ChangedCheckpointIsPackedAgain) {
   packed();
   restored();
   only_file();
+}
+
+// Files that take the place of others while those are being read: what was packed is not theirs.
+TEST_F(WeightsCacheTest, CheckpointThatIsReplacedWhileItLoadsIsNotTakenForTheNewOne) {
+  make_folder(kGranite);
+  const auto replace = [&] {
+    tensors_["model.embed_tokens.weight"].values[600] += 1;
+    set_bytes(tensors_["model.embed_tokens.weight"]);
+    for (const auto& entry : fs::directory_iterator(folder_)) {  // as a download does: under the same names
+      if (entry.path().extension() == ".safetensors") fs::remove(entry.path());
+    }
+    write();
+  };
+  for (const bool before_opening : {true, false}) {
+    auto cache = WeightsCache::create(cache_, folder_.string());
+    ASSERT_TRUE(cache.has_value()) << cache.error().message;
+    if (before_opening) replace();
+    ModelWeights weights;
+    ThreadPool pool(2);
+    const LoadPlan plan = make_load_plan(config_, weights);
+    const Checkpoint checkpoint = *Checkpoint::open(folder_.string());
+    const ResolvedTensors tensors = *resolve_tensors(plan, checkpoint, config_, {});
+    LoadRun run(plan, tensors, table_, {}, DType::bf16, WeightStorage::stored);
+    LoadProgress progress(run.work_bytes(), false);
+    if (!before_opening) replace();
+    ASSERT_TRUE(run.load(weights, pool, progress).has_value());
+    cache->choose_file(run);
+    cache->save(run, pool);
+    ASSERT_TRUE(fs::exists(cache->path()));
+    ModelWeights plain = load_with(""), changed = packed();
+    expect_equal(changed, plain);
+    fs::remove_all(cache_);
+  }
 }
 
 TEST_F(WeightsCacheTest, DamagedFileIsMadeAgain) {
