@@ -50,7 +50,7 @@ Status FfnWorker::Impl::start_exchange() {
   links.pieces = options.pieces;
   links.settings = settings;
   links.slots_per_channel = options.slots_per_channel;
-  links.max_in_flight = kMaxHomeGroups;
+  links.max_in_flight = kMostHomeGroups;
   links.max_rows = max_group_rows();
   links.heartbeat_interval = options.heartbeat_interval;
   links.silence_limit = options.silence_limit;

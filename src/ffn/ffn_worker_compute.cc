@@ -179,9 +179,12 @@ void FfnWorker::Impl::run_homes(std::vector<WaitingTile>& group, Instant start, 
       homes->begin(mine, start, bench.route, replay);  // what others have to do is under way now
   const TileView* own = home != nullptr ? homes->own_part(*home) : nullptr;
   if (own != nullptr) {
-    const Status done = run_own_part(*home, *own, parts, start, used, bench);
+    Status done = run_own_part(*home, *own, parts, start, used, bench);
+    const bool parts_too = done.has_value();
+    // Whose fault it was shows when each is computed without the other.
+    if (!done && !parts.empty()) done = run_own_part(*home, *own, {}, start, used, bench);
     done ? homes->own_done(home) : homes->fail(home, done.error());
-    if (done) return;
+    if (parts_too) return;
   } else if (home != nullptr) {
     homes->own_done(home);
   }

@@ -85,8 +85,8 @@ struct FfnWorker::Impl {
   bool home_has_room() const { return homes == nullptr || homes->has_room(); }
   void run_group(std::vector<WaitingTile>& group, Bench& bench);
   PreparedPrograms::Choice choose_program(const std::vector<WaitingTile>& group);
-  // Home tiles with the parts of others that wait beside them. `used` holds all their rows; fewer are
-  // computed here where some have no slot on this rank.
+  // Home tiles with the parts of others that wait beside them; neither fails for the other. `used` holds all
+  // their rows; fewer are computed here where some have no slot on this rank.
   void run_homes(std::vector<WaitingTile>& group, Instant start, bool replay, TileBatch& used, Bench& bench);
   Status run_own_part(HomeGroups::Group& home, const TileView& own, std::span<WaitingTile> parts,
                       Instant start, TileBatch& used, Bench& bench);

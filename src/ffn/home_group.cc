@@ -39,18 +39,18 @@ Status HomeGroup::take(std::span<WaitingTile> from, const SplitSettings& setting
   const FrameHeader& first = from.front().tile.header;
   layer = first.layer;
   row_class = static_cast<RowClass>(first.row_class);
-  rows = 0;
-  replays = true;
   tiles.clear();
-  for (WaitingTile& tile : from) {
-    rows += tile.tile.header.rows;
-    replays = replays && settings.is_captured(tile.tile.header.program);
-    tiles.push_back(std::move(tile));
-  }
+  for (WaitingTile& tile : from) tiles.push_back(std::move(tile));
   return gather(settings);
 }
 
 Status HomeGroup::gather(const SplitSettings& settings) {
+  rows = 0;
+  replays = true;
+  for (const WaitingTile& tile : tiles) {
+    rows += tile.tile.header.rows;
+    replays = replays && settings.is_captured(tile.tile.header.program);
+  }
   ids.clear();
   weights.clear();
   tokens.clear();

@@ -27,6 +27,8 @@ struct HomeGroup {
   // Takes the tiles over, sets layer, class and rows, and gathers rows and routings. The rows of one tile
   // stay where they lie, in the request's slot. On error the tiles are taken over all the same.
   Status take(std::span<WaitingTile> from, const SplitSettings& settings);
+  // The second half of it: again when tiles have gone.
+  Status gather(const SplitSettings& settings);
   RoutingView routing(uint32_t top_k) const { return {ids, weights, top_k}; }
 
   bool prepared = false;
@@ -49,9 +51,6 @@ struct HomeGroup {
   uint32_t unanswered = 0;
   OwnedBuffer out;  // [rows, hidden] of the reply dtype
   Instant started, own_done;
-
- private:
-  Status gather(const SplitSettings& settings);
 };
 
 }  // namespace tandem

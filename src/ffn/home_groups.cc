@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/region_time.h"
+#include "moe/router.h"
 
 namespace tandem {
 namespace {
@@ -59,12 +60,10 @@ Result<std::unique_ptr<HomeGroups>> HomeGroups::create(const SplitSettings& sett
 }
 
 Status HomeGroups::prepare() {
-  // Each parked group, the one in work, and the one that goes between its pieces.
-  constexpr size_t kMost = kMaxHomeGroups + 2;
-  groups_.reserve(kMost);
-  free_.reserve(kMost);
-  free_prepared_.reserve(kMost);
-  parked_.reserve(kMost);
+  groups_.reserve(kMostHomeGroups);
+  free_.reserve(kMostHomeGroups);
+  free_prepared_.reserve(kMostHomeGroups);
+  parked_.reserve(kMostHomeGroups);
   partials_.reserve(settings_.num_ffn_ranks);
   if (!settings_.graph) return {};
   for (uint32_t i = 0; i < kPreparedHomeGroups; ++i) {
@@ -93,23 +92,60 @@ HomeGroups::Group* HomeGroups::begin(std::span<WaitingTile> tiles, Instant start
   group->serial = next_serial_++;
   group->unanswered = 0;
   Status sent = group->take(tiles, settings_);
-  if (sent) sent = dispatch(*group, route);
+  if (sent) sent = settle_routing(*group, route);
+  if (sent && group->tiles.empty()) {
+    release(group);
+    return nullptr;
+  }
+  if (sent) sent = dispatch(*group);
   if (sent) sent = send_parts(*group);
   if (sent) return group;
   fail(group, sent.error());
   return nullptr;
 }
 
-Status HomeGroups::dispatch(Group& group, const MoeRoute& route) {
-  const uint32_t top_k = settings_.top_k;
-  if (settings_.gate_on_attention) {
-    // Again, on the copy: the peer may still write the memory that its tile lies in.
-    TANDEM_TRY(check_routing_values(group.routing(top_k), group.rows, settings_));
-  } else {
-    group.ids.resize(size_t{group.rows} * top_k);
-    group.weights.resize(group.ids.size());
-    TANDEM_TRY(route(group.layer, group.rows, group.in, group.ids, group.weights, group.tokens));
+Status HomeGroups::settle_routing(Group& group, const MoeRoute& route) {
+  for (bool again = true; again && !group.tiles.empty();) {
+    if (settings_.token_ids) {
+      TANDEM_ASSIGN(again, drop_wrong_tiles(group, TokenIds{group.tokens}));
+      if (again) continue;
+    }
+    if (!settings_.gate_on_attention) {
+      group.ids.resize(size_t{group.rows} * settings_.top_k);
+      group.weights.resize(group.ids.size());
+      TANDEM_TRY(route(group.layer, group.rows, group.in, group.ids, group.weights, group.tokens));
+    }
+    TANDEM_ASSIGN(again, drop_wrong_tiles(group, group.routing(settings_.top_k)));
   }
+  return {};
+}
+
+Result<bool> HomeGroups::drop_wrong_tiles(Group& group, const RoutingRef& routing) {
+  // What came along passed a check on arrival, but its peer may still write the memory that it lies in; this
+  // is the copy that is used.
+  uint32_t first = 0;
+  bool dropped = false;
+  for (WaitingTile& tile : group.tiles) {
+    const uint32_t rows = tile.tile.header.rows;
+    const RoutingRef mine = slice_routing(routing, first, rows);
+    first += rows;
+    const auto* view = std::get_if<RoutingView>(&mine);
+    const Status fits = view == nullptr
+                            ? check_routing_values(mine, rows, settings_)
+                            : validate_routing(settings_.num_experts, view->top_k, view->ids, view->weights);
+    if (fits) continue;
+    answer_error(group, tile, fits.error(), now());
+    done_(tile);
+    dropped = true;
+  }
+  if (!dropped) return false;
+  std::erase_if(group.tiles, [](const WaitingTile& tile) { return tile.session == nullptr; });
+  if (!group.tiles.empty()) TANDEM_TRY(group.gather(settings_));
+  return true;
+}
+
+Status HomeGroups::dispatch(Group& group) {
+  const uint32_t top_k = settings_.top_k;
   TANDEM_TRY(exchange_.dispatcher().prepare(group.layer, group.rows, group.routing(top_k), group.dispatched,
                                             choice_));
   // By map a receiver finds its rows from each row alone: that is not how these were shared out.
@@ -294,13 +330,15 @@ void HomeGroups::fail(Group* group, const Error& error) {
     part.asked = false;
   }
   const Instant end = now();
-  for (WaitingTile& tile : group->tiles) {
-    const FfnTimes times{.queue_us = microseconds_since(tile.arrived, group->started),
-                         .residence_us = microseconds_since(tile.arrived, end)};
-    tile.session->reply_error(tile.tile.header, times, error, std::move(tile.lease));
-    ++stats_.failed_tiles;
-  }
+  for (WaitingTile& tile : group->tiles) answer_error(*group, tile, error, end);
   release(group);
+}
+
+void HomeGroups::answer_error(const Group& group, WaitingTile& tile, const Error& error, Instant end) {
+  const FfnTimes times{.queue_us = microseconds_since(tile.arrived, group.started),
+                       .residence_us = microseconds_since(tile.arrived, end)};
+  tile.session->reply_error(tile.tile.header, times, error, std::move(tile.lease));
+  ++stats_.failed_tiles;
 }
 
 void HomeGroups::release(Group* group) {

@@ -28,6 +28,9 @@ namespace tandem {
 // Parked groups at most; then no further home tiles are taken up, but parts of others are. Each has at least
 // one tile, whose client has a credit less.
 inline constexpr uint32_t kMaxHomeGroups = 64;
+// Each parked group, the one in work, and the one that goes between its pieces: all of them may wait for
+// the same rank.
+inline constexpr uint32_t kMostHomeGroups = kMaxHomeGroups + 2;
 // Of graph mode. A decode lane has one group under way at a time: two lanes each of eight attention ranks.
 // When none is free a group runs eager, and is counted as a miss.
 inline constexpr uint32_t kPreparedHomeGroups = 16;
@@ -58,8 +61,10 @@ class HomeGroups {
   uint64_t host_ns_eager() const { return host_ns_eager_; }
 
   // Takes the tiles over (of one layer and class, none a part), routes them and sends their parts. `replay`:
-  // in a prepared group. Null: it could not be done, and the tiles were answered with the reason. While a
-  // group's own part is being computed, another may begin and be done.
+  // in a prepared group. A tile whose routing is none (its rows are not finite) is answered with the reason,
+  // and its neighbours, which are other clients', go on without it. Null: none is left, or it could not be
+  // done, and all were answered with the reason. While a group's own part is being computed, another may
+  // begin and be done.
   Group* begin(std::span<WaitingTile> tiles, Instant start, const MoeRoute& route, bool replay);
   // What this rank computes of a group: its sums are wanted in the order of the tile. Null: nothing.
   const TileView* own_part(const Group& group) const;
@@ -81,7 +86,12 @@ class HomeGroups {
 
   Status prepare();
   Group* acquire(bool prepared);
-  Status dispatch(Group& group, const MoeRoute& route);
+  // Tiles that are wrong by themselves have been answered and are gone.
+  Status settle_routing(Group& group, const MoeRoute& route);
+  // Answers each tile whose part of `routing` does not pass and gathers the others again. Whether any went.
+  Result<bool> drop_wrong_tiles(Group& group, const RoutingRef& routing);
+  void answer_error(const Group& group, WaitingTile& tile, const Error& error, Instant end);
+  Status dispatch(Group& group);
   Status send_parts(Group& group);
   Status ask(Group& group, size_t part);
   // The word of a part: the capture size that its owner replays, or 0.
