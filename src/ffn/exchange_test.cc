@@ -54,9 +54,11 @@ TEST_P(Exchange, EqualsTheBlockBitForBitInEveryPlacement) {
       const ExchangeStats one = worker->stats().exchange;
       sum.alltoall += one.alltoall;
       sum.allgather += one.allgather;
+      sum.exchange_us += one.exchange_us;
       EXPECT_EQ(one.failed_tiles, 0u);
     }
     EXPECT_GT(sum.alltoall + sum.allgather, 0u) << "nothing was exchanged";
+    EXPECT_GT(sum.exchange_us, 0u) << "exchanging took no time";
     EXPECT_TRUE(kind != ExchangeKind::allgather || sum.alltoall == 0);
     EXPECT_TRUE(kind != ExchangeKind::alltoall || sum.allgather == 0);
   }

@@ -98,6 +98,7 @@ Result<std::unique_ptr<FfnWorker>> FfnWorker::create(const FfnWorkerOptions& opt
     impl->urgent.route = route_of(*urgent);
     TANDEM_ASSIGN(impl->urgent.batch, make_batch());
   }
+  impl->counted_before = impl->counts_of_blocks();
   TANDEM_ASSIGN(impl->prepared, PreparedPrograms::create(impl->options.settings, impl->exchange.get()));
   const size_t most_tiles = Impl::most_tiles(options);
   impl->ordinary.tiles.reserve(most_tiles);

@@ -142,20 +142,23 @@ void FfnWorker::Impl::count_compute(bool prefill, bool replay, uint32_t spent, D
   (prefill ? stats.prefill_us : stats.decode_us) += spent;
   (replay ? stats.host_ns_replay : stats.host_ns_eager) +=
       static_cast<uint64_t>(std::max<int64_t>(std::chrono::nanoseconds(host).count(), 0));
-  if (block == nullptr) return;
-  stats.expert_rows = block->stats().expert_rows;
-  stats.experts_read = block->stats().experts_read;
-  stats.bytes_read = block->stats().bytes_read;
-  const RouterTimes router = block->router_times();
-  stats.router_calls = router.calls;
-  stats.router_ns = router.nanoseconds;
-  if (urgent_block == nullptr) return;
-  const RouterTimes urgent_router = urgent_block->router_times();
-  stats.router_calls += urgent_router.calls;
-  stats.router_ns += urgent_router.nanoseconds;
-  stats.expert_rows += urgent_block->stats().expert_rows;
-  stats.experts_read += urgent_block->stats().experts_read;
-  stats.bytes_read += urgent_block->stats().bytes_read;
+  const FfnStats counted = counts_of_blocks();
+  for (const auto field : {&FfnStats::expert_rows, &FfnStats::experts_read, &FfnStats::bytes_read,
+                           &FfnStats::router_calls, &FfnStats::router_ns})
+    stats.*field = counted.*field - counted_before.*field;
+}
+
+FfnStats FfnWorker::Impl::counts_of_blocks() const {
+  FfnStats counted;
+  for (const MoeBlock* each : {block, urgent_block}) {
+    if (each == nullptr) continue;
+    counted.expert_rows += each->stats().expert_rows;
+    counted.experts_read += each->stats().experts_read;
+    counted.bytes_read += each->stats().bytes_read;
+    counted.router_calls += each->router_times().calls;
+    counted.router_ns += each->router_times().nanoseconds;
+  }
+  return counted;
 }
 
 PreparedPrograms::Choice FfnWorker::Impl::choose_program(const std::vector<WaitingTile>& group) {

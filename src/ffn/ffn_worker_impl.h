@@ -104,6 +104,8 @@ struct FfnWorker::Impl {
   void count_execution(const std::vector<WaitingTile>& group, const PreparedPrograms::Choice& choice);
   // `host`: of the time spent, what was not computing.
   void count_compute(bool prefill, bool replay, uint32_t spent, Duration host);
+  // What the blocks have counted, whoever had them run: in the fields that are theirs.
+  FfnStats counts_of_blocks() const;
 
   // ---- I/O thread: ffn_worker_io.cc ----
 
@@ -182,6 +184,7 @@ struct FfnWorker::Impl {
 
   mutable std::mutex stats_mutex;
   FfnStats stats;
+  FfnStats counted_before;               // of the blocks, when this rank began
   std::optional<Instant> waiting_since;  // the compute thread waits for tiles; under stats_mutex as well
   bool attention_served = false;         // under stats_mutex as well
   std::optional<Error> misfit;           // under stats_mutex as well

@@ -353,10 +353,12 @@ void FfnWorker::Impl::refuse(const std::shared_ptr<Session>& session, const Erro
   }
   count_cancelled(queue.drop_session(*session));
   (void)send_refuse(session->endpoint(), session->id(), self.incarnation, error);
+  const bool served = session->phase() == Session::Phase::serving;
   session->set_phase(Session::Phase::closing);
   session->phase_limit = now() + kLinger;
   const std::lock_guard lock(stats_mutex);
   ++stats.sessions_refused;
+  if (served) ++stats.sessions_closed;
 }
 
 void FfnWorker::Impl::close_session(const std::shared_ptr<Session>& session, const std::string& why) {

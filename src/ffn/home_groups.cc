@@ -263,6 +263,7 @@ void HomeGroups::on_answer(uint32_t rank, const Completion& answer) {
 void HomeGroups::settle(Group* group, size_t part, const Status& answer) {
   group->parts[part].asked = false;
   if (answer && --group->unanswered > 0) return;
+  stats_.exchange_us += microseconds_since(group->own_done);
   std::erase(parked_, group);
   answer ? finish(group) : fail(group, answer.error());
 }

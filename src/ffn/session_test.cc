@@ -154,7 +154,10 @@ TEST(Session, BreakingTheProtocolEndsTheSessionWithAReasonAndHurtsNobodyElse) {
   ASSERT_TRUE(run_one(**port, work).has_value());
   EXPECT_TRUE(work.output_is_exact());
   EXPECT_EQ((*port)->stats().connections, 1u);
-  EXPECT_EQ(served.worker->stats().sessions_refused, 8u);
+  const FfnStats stats = served.worker->stats();
+  EXPECT_EQ(stats.sessions_refused, 8u);
+  EXPECT_EQ(stats.sessions_opened, 7u);
+  EXPECT_EQ(stats.sessions_closed, 6u);  // all of them but the port's
 }
 
 TEST(Session, AWrongValueIsRefusedByNameAndTheSessionGoesOn) {

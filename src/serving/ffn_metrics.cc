@@ -72,7 +72,8 @@ std::string ffn_metrics_text(const FfnStats& stats, std::span<const FfnClientRep
   counter("tandem_ffn_rank_rows_total", "Rows of these; a token is one in every layer", stats.rows);
   counter("tandem_ffn_rank_tiles_total", "Requests of at most 64 rows", stats.tiles);
   out.clients_per_call(stats);
-  counter("tandem_ffn_rank_expert_rows_total", "Rows times the experts that computed them", stats.expert_rows);
+  counter("tandem_ffn_rank_expert_rows_total", "Rows times the experts that computed them",
+          stats.expert_rows);
   counter("tandem_ffn_rank_experts_read_total",
           "Experts whose weights were read for them; rows an expert is the quotient", stats.experts_read);
   counter("tandem_ffn_rank_read_bytes_total",
@@ -81,11 +82,13 @@ std::string ffn_metrics_text(const FfnStats& stats, std::span<const FfnClientRep
           static_cast<double>(stats.decode_us) * 1e-6);
   counter("tandem_ffn_rank_prefill_seconds_total", "Time in calls of prompts' rows",
           static_cast<double>(stats.prefill_us) * 1e-6);
-  counter("tandem_ffn_rank_idle_seconds_total", "Time in which there was nothing to compute",
+  counter("tandem_ffn_rank_idle_seconds_total",
+          "Time in which nothing was computed: nothing waited, or a call was held",
           static_cast<double>(stats.wait_us) * 1e-6);
   counter("tandem_ffn_rank_holds_total", "Times that a call waited for a client that was about to join it",
           stats.holds);
-  counter("tandem_ffn_rank_holds_joined_total", "Of these, those that somebody joined", stats.holds_joined);
+  counter("tandem_ffn_rank_holds_joined_total",
+          "Of these, those that somebody joined with the layer that waited", stats.holds_joined);
   counter("tandem_ffn_rank_hold_seconds_total", "Time of these", static_cast<double>(stats.held_us) * 1e-6);
   counter("tandem_ffn_rank_preemptions_total", "Calls of decode rows between two pieces of a prompt's",
           stats.preemptions);
@@ -95,17 +98,20 @@ std::string ffn_metrics_text(const FfnStats& stats, std::span<const FfnClientRep
           stats.tiles_over_quota);
   counter("tandem_ffn_rank_tiles_cancelled_total",
           "Requests dropped while they waited: cancelled, or their client left", stats.tiles_cancelled);
-  counter("tandem_ffn_rank_tiles_failed_total", "Requests that the experts refused", stats.tiles_failed);
+  counter(
+      "tandem_ffn_rank_tiles_failed_total",
+      "Requests answered with an error after they waited: refused by the experts, or another FFN rank failed",
+      stats.tiles_failed + stats.exchange.failed_tiles);
   counter("tandem_ffn_rank_sessions_opened_total", "Clients that came", stats.sessions_opened);
   counter("tandem_ffn_rank_sessions_closed_total", "Clients that left", stats.sessions_closed);
   counter("tandem_ffn_rank_sessions_refused_total", "Connections and clients that were refused",
           stats.sessions_refused);
   counter("tandem_ffn_rank_connections_dropped_total",
           "Connections without a client that made room for later ones", stats.connections_dropped);
-  out.of_clients("tandem_ffn_rank_client_rows_total", "Rows of a client that is connected", MetricType::Counter,
-                 clients, [](const FfnClientReport& client) { return client.rows; });
-  out.of_clients("tandem_ffn_rank_client_compute_seconds_total", "Its part, by rows, of the calls that it was in",
-                 MetricType::Counter, clients,
+  out.of_clients("tandem_ffn_rank_client_rows_total", "Rows of a client that is connected",
+                 MetricType::Counter, clients, [](const FfnClientReport& client) { return client.rows; });
+  out.of_clients("tandem_ffn_rank_client_compute_seconds_total",
+                 "Its part, by rows, of the calls that it was in", MetricType::Counter, clients,
                  [](const FfnClientReport& client) { return client.computed_us * 1e-6; });
   out.of_clients("tandem_ffn_rank_client_refused_total", "Its requests beyond its quota", MetricType::Counter,
                  clients, [](const FfnClientReport& client) { return client.refused; });
