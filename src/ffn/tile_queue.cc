@@ -117,16 +117,18 @@ void TileQueue::view_tiles(bool homes) {
 
 void TileQueue::expect_clients(Instant at) {
   expected_.clear();
-  std::erase_if(answered_, [](const std::shared_ptr<ClientLoad>& client) {
-    client->listed = client->answered.has_value();
-    return !client->listed;
-  });
-  for (const std::shared_ptr<ClientLoad>& client : answered_) {
-    const auto in = client->next_layer.expected_in(microseconds_since(*client->answered, at));
+  // Whoever is not expected leaves the list until the next answer: one that is late, or has left, would stay
+  // for ever.
+  std::erase_if(answered_, [&](const std::shared_ptr<ClientLoad>& client) {
     const auto layer = layer_after(client->last_layer);
-    if (in && layer)
+    const auto in = client->answered && layer
+                        ? client->next_layer.expected_in(microseconds_since(*client->answered, at))
+                        : std::nullopt;
+    client->listed = in.has_value();
+    if (in)
       expected_.push_back({*layer, client->last_rows, std::chrono::microseconds(static_cast<int64_t>(*in))});
-  }
+    return !in;
+  });
 }
 
 bool TileQueue::hold(std::unique_lock<std::mutex>& lock) {
@@ -137,9 +139,15 @@ bool TileQueue::hold(std::unique_lock<std::mutex>& lock) {
   const Duration time = FfnScheduler::hold(views_, expected_, policy_, served_);
   if (time <= Duration::zero()) return false;
   const uint64_t seen = pushes_;
+  const LayerIndex layer = views_.front().layer;  // of all that waits
+  const auto joins = [layer](const WaitingTile& tile) {
+    const FrameHeader& header = tile.tile.header;
+    return header.layer == layer && !is_prefill(static_cast<RowClass>(header.row_class));
+  };
+  const auto joined = std::ranges::count_if(tiles_, joins);
   ++holds_.holds;
   work_.wait_for(lock, time, [&] { return stopping_ || woken_ || pushes_ != seen; });
-  holds_.joined += pushes_ != seen ? 1 : 0;
+  holds_.joined += std::ranges::count_if(tiles_, joins) > joined ? 1 : 0;
   holds_.held_us += microseconds_since(at);
   return true;
 }
@@ -147,7 +155,8 @@ bool TileQueue::hold(std::unique_lock<std::mutex>& lock) {
 void TileQueue::move_picked(std::vector<WaitingTile>& group) {
   if (picked_.empty()) return;
   ++groups_;
-  std::vector<Running>& running = running_[is_prefill(views_[picked_.front()].row_class) ? 1 : 0];
+  const FrameHeader& first = tiles_[tile_of_[picked_.front()]].tile.header;
+  std::vector<Running>& running = running_[is_prefill(static_cast<RowClass>(first.row_class)) ? 1 : 0];
   running.clear();
   for (const uint32_t picked : picked_) {
     const uint32_t index = tile_of_[picked];
