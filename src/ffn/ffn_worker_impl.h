@@ -123,6 +123,8 @@ struct FfnWorker::Impl {
   void make_room();
   bool refuse_beyond_limit(const std::shared_ptr<Session>& session);
   size_t count(Session::Phase phase) const;
+  // Accepts nothing before `until`.
+  void stop_listening(Instant until);
   // What strangers cost delays the next one: see kStrangerShare. `began`: when the I/O thread turned to them.
   void charge_strangers(Instant began);
   Duration time_to_sleep() const;
