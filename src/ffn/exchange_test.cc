@@ -183,13 +183,10 @@ TEST(ExchangeStart, AnFfnRankWaitsForTheOthersAndSaysForWhich) {
   pool.workers[1].reset();
   pool.workers[0].reset();
   pool.start(0);  // knows rank 2 and not rank 1
-  RemoteFfnOptions options = pool.remote_options();
-  options.start_limit = std::chrono::milliseconds(700);
-  const auto early = MultiRankFfn::create(options);
-  ASSERT_FALSE(early.has_value());
-  EXPECT_EQ(early.error().code, ErrorCode::deadline_exceeded);
-  EXPECT_NE(early.error().message.find("waiting for FFN rank 1 at " + pool.addresses[1]), std::string::npos)
-      << early.error().message;
+  const std::string words = "waiting for FFN rank 1 at " + pool.addresses[1];
+  const Error early = start_refusal<MultiRankFfn>(pool.remote_options(), words);
+  EXPECT_EQ(early.code, ErrorCode::deadline_exceeded);
+  EXPECT_NE(early.message.find(words), std::string::npos) << early.message;
   std::unique_ptr<MultiRankFfn> port;
   std::thread late([&] { port = pool.connect(); });  // attention first: it waits, too
   pool.start(1);

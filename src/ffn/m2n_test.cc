@@ -410,13 +410,10 @@ TEST(M2n, RanksOutOfOrderAndAbsentOnesAreNamed) {
   ASSERT_FALSE(swapped.has_value());
   EXPECT_NE(swapped.error().message.find("list FFN addresses in order of rank"), std::string::npos);
   pool.workers[1].reset();
-  options = pool.remote_options();
-  options.start_limit = std::chrono::milliseconds(200);
-  const auto absent = MultiRankFfn::create(options);
-  ASSERT_FALSE(absent.has_value());
-  EXPECT_EQ(absent.error().code, ErrorCode::deadline_exceeded);
-  EXPECT_NE(absent.error().message.find("FFN rank 1 at"), std::string::npos) << absent.error().message;
-  EXPECT_EQ(absent.error().message.find("FFN rank 0 at"), std::string::npos) << absent.error().message;
+  const Error absent = start_refusal<MultiRankFfn>(pool.remote_options(), "FFN rank 1 at", "FFN rank 0 at");
+  EXPECT_EQ(absent.code, ErrorCode::deadline_exceeded);
+  EXPECT_NE(absent.message.find("FFN rank 1 at"), std::string::npos) << absent.message;
+  EXPECT_EQ(absent.message.find("FFN rank 0 at"), std::string::npos) << absent.message;
 }
 
 // A routing for experts of another rank is refused by the rank that gets it: its sum would lack them.

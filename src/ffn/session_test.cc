@@ -49,12 +49,10 @@ TEST(Session, EitherSideMayStartFirst) {
 
 TEST(Session, WaitingForAnFfnRankEndsAndSaysForWhom) {
   SplitModel reference({});
-  auto options = reference.remote_options("tcp://127.0.0.1:1");
-  options.start_limit = milliseconds(200);
-  const auto port = RemoteFfn::create(options);
-  ASSERT_FALSE(port.has_value());
-  EXPECT_EQ(port.error().code, ErrorCode::deadline_exceeded);
-  EXPECT_NE(port.error().message.find("tcp://127.0.0.1:1"), std::string::npos) << port.error().message;
+  const std::string address = "tcp://127.0.0.1:1";
+  const Error error = start_refusal<RemoteFfn>(reference.remote_options(address), address);
+  EXPECT_EQ(error.code, ErrorCode::deadline_exceeded);
+  EXPECT_NE(error.message.find(address), std::string::npos) << error.message;
 }
 
 // Something accepts the connection and then says nothing: each try ends in time and says what did not come.
@@ -65,11 +63,9 @@ TEST(Session, APeerThatAcceptsButNeverAnswersIsNamed) {
   ASSERT_TRUE(listener.has_value());
   auto options = reference.remote_options(address);
   options.handshake_limit = milliseconds(50);
-  options.start_limit = milliseconds(300);
-  const auto port = RemoteFfn::create(options);
-  ASSERT_FALSE(port.has_value());
-  EXPECT_EQ(port.error().code, ErrorCode::deadline_exceeded);
-  EXPECT_NE(port.error().message.find("hello_ack"), std::string::npos) << port.error().message;
+  const Error error = start_refusal<RemoteFfn>(options, "hello_ack");
+  EXPECT_EQ(error.code, ErrorCode::deadline_exceeded);
+  EXPECT_NE(error.message.find("hello_ack"), std::string::npos) << error.message;
 }
 
 TEST(Session, WaitingForAnFfnRankCanBeGivenUp) {
@@ -254,11 +250,9 @@ TEST(Session, TooManyClientsAreRefusedByNumber) {
   auto worker = FfnWorker::create(options, ffn.block());
   auto first = RemoteFfn::create(reference.remote_options((*worker)->address()));
   ASSERT_TRUE(first.has_value());
-  auto remote = reference.remote_options((*worker)->address());
-  remote.start_limit = milliseconds(200);
-  const auto second = RemoteFfn::create(remote);
-  ASSERT_FALSE(second.has_value());
-  EXPECT_NE(second.error().message.find("max_sessions is 1"), std::string::npos) << second.error().message;
+  const std::string words = "1 clients are connected, max_sessions is 1";
+  const Error error = start_refusal<RemoteFfn>(reference.remote_options((*worker)->address()), words);
+  EXPECT_NE(error.message.find(words), std::string::npos) << error.message;
 }
 
 // A path that changes one byte of what it carries is found before any request is served.

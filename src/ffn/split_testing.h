@@ -295,6 +295,21 @@ inline Status run_one(FfnPort& port, Work& work) {
   return finished.front().status;
 }
 
+// Why a start gives up that cannot succeed: with time enough, on a slow machine too, that it has met what it
+// says, and no more.
+template <class Port>
+Error start_refusal(RemoteFfnOptions options, std::string_view words, std::string_view others = "(nothing)") {
+  for (Duration limit = std::chrono::milliseconds(250);; limit *= 4) {
+    options.start_limit = limit;
+    const auto port = Port::create(options);
+    if (port) return {ErrorCode::internal, "it has started"};
+    const std::string& message = port.error().message;
+    if ((message.find(words) != std::string::npos && message.find(others) == std::string::npos) ||
+        limit > std::chrono::seconds(10))
+      return port.error();
+  }
+}
+
 // A fresh address of a transport; ports and paths are chosen so that tests may run side by side.
 inline std::string fresh_address(std::string_view scheme) {
   static std::atomic<int> counter{0};
