@@ -388,9 +388,15 @@ Status FfnHandshake::admit() const {
                     "start all FFN ranks with the same connector",
                     peer_.text(), self_.text()));
   }
-  if (peer_.rank != self_.rank) return {};
-  return invalid(fmt::format("{} and {} have the same rank: list FFN addresses in order of rank",
-                             peer_.text(), self_.text()));
+  if (peer_.rank == self_.rank) {
+    return invalid(fmt::format("{} and {} have the same rank: list FFN addresses in order of rank",
+                               peer_.text(), self_.text()));
+  }
+  if (peer_.rank >= settings_.num_ffn_ranks) {
+    return invalid(
+        fmt::format("{} of {} FFN ranks: they are numbered from 0", peer_.text(), settings_.num_ffn_ranks));
+  }
+  return admission_.ffn_rank ? admission_.ffn_rank(peer_.rank) : Status{};
 }
 
 Status FfnHandshake::on_canary(const FrameView& frame) {

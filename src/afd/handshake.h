@@ -108,6 +108,8 @@ Result<Hello> ask_settings(Endpoint& endpoint, const std::string& address, const
 // Whom an FFN rank lets in, beyond who fits. Called by its I/O thread.
 struct FfnAdmission {
   bool ffn_ranks = false;  // other FFN ranks, to exchange rows
+  // Why that FFN rank must come again later; a value when it may come now. Empty: always.
+  std::function<Status(uint32_t rank)> ffn_rank = {};
   // Why attention ranks must come again later; a value when they may come now. Empty: always.
   std::function<Status()> attention = {};
 };

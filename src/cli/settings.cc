@@ -173,7 +173,8 @@ OptionSet Settings::declare() {
       "Which waiting tiles an FFN rank computes next: decode first, fair between clients, the largest group; "
       "or for comparison the oldest tile's layer, or the oldest tile alone.");
   set.integer("afd.max_clients", afd.max_clients, 1, 4096,
-              "Attention and FFN ranks that may be connected to an FFN rank at once; one more is refused.");
+              "Attention ranks that may be connected to an FFN rank at once; one more is refused. Other FFN "
+              "ranks have places of their own.");
   set.integer("afd.client_waiting_tiles", afd.client_waiting_tiles, 1, 65536,
               "Tiles of at most 64 rows that one client may have waiting on an FFN rank; requests beyond are "
               "answered with an error. Credits bound them to 8 anyway.");

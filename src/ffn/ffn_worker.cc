@@ -60,6 +60,7 @@ Status FfnWorker::Impl::start_exchange() {
   TANDEM_ASSIGN(homes, HomeGroups::create(settings, options.exchange, options.replica_choice, *exchange,
                                           [](WaitingTile& tile) { let_go(tile); }));
   admission.ffn_ranks = true;
+  admission.ffn_rank = [this](uint32_t rank) { return admit_ffn_rank(rank); };
   admission.attention = [this] { return exchange->ready(); };
   return {};
 }

@@ -40,7 +40,7 @@ struct FfnWorkerOptions {
   // allgather, whose receivers can choose by row only.
   ReplicaChoice replica_choice = ReplicaChoice::by_row;
   uint32_t slots_per_channel = 8;  // credits in each direction, for each client; equal on both sides
-  uint32_t max_sessions = 64;      // clients; connections that are none yet have a limit of their own
+  uint32_t max_sessions = 64;      // clients; other FFN ranks and connections that are none yet do not count
   // Of one client, waiting here; one that sends more gets resource_exhausted for the excess. Credits bound it
   // already (slots_per_channel tiles of 64 rows); a lower quota keeps many clients from filling the queue.
   ClientQuota quota;

@@ -46,7 +46,8 @@ struct FfnWorker::Impl {
 
   // In the queue or in a group, one tile a credit; and a home group's own part.
   static size_t most_tiles(const FfnWorkerOptions& options) {
-    return size_t{options.max_sessions} * options.slots_per_channel + 1;
+    const size_t sessions = size_t{options.max_sessions} + options.settings.num_ffn_ranks - 1;
+    return sessions * options.slots_per_channel + 1;
   }
 
   static SchedulerPolicy policy_of(const FfnWorkerOptions& options) {
@@ -123,6 +124,10 @@ struct FfnWorker::Impl {
   void make_room();
   bool refuse_beyond_limit(const std::shared_ptr<Session>& session);
   size_t count(Session::Phase phase) const;
+  // Of those that are served: attention ranks (request) or other FFN ranks (exchange).
+  size_t count_served(Channel channel) const;
+  // Why FFN rank `rank` must come later; its old connection may not have ended yet.
+  Status admit_ffn_rank(uint32_t rank) const;
   // Accepts nothing before `until`.
   void stop_listening(Instant until);
   // What strangers cost delays the next one: see kStrangerShare. `began`: when the I/O thread turned to them.

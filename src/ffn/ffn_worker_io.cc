@@ -170,9 +170,37 @@ size_t FfnWorker::Impl::count(Session::Phase phase) const {
       std::ranges::count_if(sessions, [&](const auto& session) { return session->phase() == phase; }));
 }
 
+size_t FfnWorker::Impl::count_served(Channel channel) const {
+  return static_cast<size_t>(std::ranges::count_if(sessions, [&](const auto& session) {
+    return session->phase() == Session::Phase::serving && session->channel() == channel;
+  }));
+}
+
+Status FfnWorker::Impl::admit_ffn_rank(uint32_t rank) const {
+  for (const auto& session : sessions) {
+    if (session->phase() != Session::Phase::serving || session->channel() != Channel::exchange ||
+        session->handshake().peer().rank != rank)
+      continue;
+    return make_error(
+        ErrorCode::unavailable,
+        fmt::format("{} is connected already: one connection for each FFN rank", session->peer_text()));
+  }
+  return {};
+}
+
 bool FfnWorker::Impl::refuse_beyond_limit(const std::shared_ptr<Session>& session) {
-  const size_t clients = count(Session::Phase::serving);
-  if (clients < options.max_sessions) return false;
+  // Other FFN ranks have places of their own, one each: clients cannot keep one out that comes back. Who it
+  // is shows in the hello.
+  const bool greeted = session->handshake().greeted();
+  if (greeted && session->channel() == Channel::exchange) {
+    const Status alone = admit_ffn_rank(session->handshake().peer().rank);
+    if (!alone) refuse(session, alone.error());
+    return !alone;
+  }
+  const bool may_be_rank =
+      !greeted && exchanges() && count_served(Channel::exchange) + 1 < options.settings.num_ffn_ranks;
+  const size_t clients = count_served(Channel::request);
+  if (clients < options.max_sessions || may_be_rank) return false;
   refuse(session, {ErrorCode::resource_exhausted,
                    fmt::format("{} clients are connected, max_sessions is {} (afd.max_clients)", clients,
                                options.max_sessions)});

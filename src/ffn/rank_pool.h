@@ -24,6 +24,7 @@ struct PoolOptions {
   ExpertPlacement experts = {};
   std::vector<uint32_t> capture_sizes = {};  // graph mode, unless empty
   ReplicaChoice replica_choice = ReplicaChoice::by_row;
+  uint32_t max_sessions = 64;
 };
 
 struct Pool {
@@ -41,6 +42,7 @@ struct Pool {
   FfnWorkerOptions worker_options(uint32_t rank) const {
     auto worker = models[rank]->worker_options(addresses[rank], static_cast<uint16_t>(rank));
     worker.slots_per_channel = options.slots;
+    worker.max_sessions = options.max_sessions;
     worker.settings.connector = options.connector;
     worker.settings.num_ffn_ranks = options.ranks;
     set_graph_mode(worker.settings);
