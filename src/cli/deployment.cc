@@ -127,6 +127,7 @@ std::vector<std::string> ffn_arguments(const Settings& settings, const std::vect
                       "--max-clients=" + std::to_string(settings.afd.max_clients),
                       "--client-waiting-tiles=" + std::to_string(settings.afd.client_waiting_tiles),
                       "--client-waiting-rows=" + std::to_string(settings.afd.client_waiting_rows),
+                      "--client-unit=" + settings.afd.client_unit,
                       // a stray client must not end what attention has not reached yet
                       "--keep-serving=true"},
                      settings, threads);

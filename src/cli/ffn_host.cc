@@ -214,6 +214,7 @@ Result<std::unique_ptr<FfnHost>> FfnHost::create(const Settings& settings, const
   options.max_sessions = static_cast<uint32_t>(settings.afd.max_clients);
   options.quota.tiles = static_cast<uint32_t>(settings.afd.client_waiting_tiles);
   options.quota.rows = static_cast<uint32_t>(settings.afd.client_waiting_rows);
+  options.client_unit = settings.afd.client_unit == "host" ? ClientUnit::host : ClientUnit::connection;
   TANDEM_ASSIGN(options.settings,
                 split_settings(settings.model, impl->config, placement, impl->compute->table()));
   options.ffn_addresses = settings.afd.ffn;

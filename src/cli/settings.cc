@@ -181,6 +181,11 @@ OptionSet Settings::declare() {
   set.integer(
       "afd.client_waiting_rows", afd.client_waiting_rows, 64, 16777216,
       "Rows that one client may have waiting on an FFN rank; requests beyond are answered with an error.");
+  set.choice(
+      "afd.client_unit", afd.client_unit, {"connection", "host"},
+      "Who is one client for an FFN rank's shares of time and quotas: each connection, or all "
+      "connections of one address over tcp and ucx (of one process over shm). host: who opens many has "
+      "no more than who opens one.");
   set.text(
       "afd.metrics_listen", afd.metrics_listen,
       "HOST:PORT at which an FFN rank answers GET /metrics; port 0: chosen by the system. Empty: nowhere.");

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "base/clock.h"
@@ -12,6 +13,10 @@
 #include "moe/ffn_port.h"
 
 namespace tandem {
+
+// Whose share and quota is one: each connection's, or all connections' of one host over tcp and ucx (over
+// shm: of one process).
+enum class ClientUnit : uint8_t { connection, host };
 
 // What one client may have waiting. More is answered with resource_exhausted, by name.
 struct ClientQuota {
@@ -45,14 +50,21 @@ class ArrivalEstimate {
   double mean_us_ = -1, deviation_us_ = 0;
 };
 
+// What is weighed: of one session, or shared by those of one host.
+struct ClientAccount {
+  uint32_t number = 0;  // different for every account of the rank
+  uint32_t waiting_tiles = 0, waiting_rows = 0;
+  ClientShare share;
+};
+
 struct ClientLoad {
   uint32_t number = 0;  // different for every session of the rank
   bool exempt = false;  // another FFN rank
+  std::shared_ptr<ClientAccount> account = std::make_shared<ClientAccount>();
 
   uint32_t waiting_tiles = 0, waiting_rows = 0;
   uint64_t tiles = 0, rows = 0, refused = 0;  // since the start; refused: over its quota
   double computed_us = 0;                     // its part of the calls that it was in
-  ClientShare share;
 
   Instant last_arrival{};
   double mean_interval_us = 0;  // between tiles: its pace

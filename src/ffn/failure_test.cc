@@ -323,6 +323,38 @@ TEST(Failure, TheQuotaOfAClientIsItsOwn) {
   EXPECT_TRUE(others.output_is_exact());
 }
 
+TEST(Failure, ConnectionsOfOneHostMayShareAQuota) {
+  for (const ClientUnit unit : {ClientUnit::connection, ClientUnit::host}) {
+    Held held("tcp");
+    held.options.quota.rows = 100;
+    held.options.client_unit = unit;
+    held.start();
+    auto other = RemoteFfn::create(held.reference.remote_options(held.worker->address()));
+    ASSERT_TRUE(other.has_value()) << other.error().message;
+    ASSERT_TRUE(eventually([&] { return held.worker->clients().size() == 2; }));
+    held.gate.close();
+    Work first(held.reference, 1, 4, 1), waits(held.reference, 1, 60, 2), more(held.reference, 2, 60, 3);
+    ASSERT_TRUE(held.port->submit(first.request).has_value());
+    ASSERT_TRUE(eventually([&] { return held.gate.waiting() == 1; }));
+    ASSERT_TRUE(held.port->submit(waits.request).has_value());
+    const auto waiting = [&] {
+      uint32_t tiles = 0;
+      for (const FfnClientReport& client : held.worker->clients()) tiles += client.waiting_tiles;
+      return tiles;
+    };
+    ASSERT_TRUE(eventually([&] { return waiting() == 1; }));
+    ASSERT_TRUE((*other)->submit(more.request).has_value());
+    ASSERT_TRUE(eventually([&] { return waiting() == 2 || held.worker->stats().tiles_over_quota == 1; }));
+    held.gate.open();
+    const Status answered = wait_for(**other, 1).front().status;
+    EXPECT_EQ(answered.has_value(), unit == ClientUnit::connection);
+    if (!answered) {
+      EXPECT_EQ(answered.error().code, ErrorCode::resource_exhausted);
+    }
+    for (const Completion& completion : wait_for(*held.port, 2)) EXPECT_TRUE(completion.status.has_value());
+  }
+}
+
 TEST(Failure, AClientThatLeavesFreesItsSession) {
   Held held;
   held.start();

@@ -44,6 +44,7 @@ struct FfnWorkerOptions {
   // Of one client, waiting here; one that sends more gets resource_exhausted for the excess. Credits bound it
   // already (slots_per_channel tiles of 64 rows); a lower quota keeps many clients from filling the queue.
   ClientQuota quota;
+  ClientUnit client_unit = ClientUnit::connection;  // whose quota and share of the time
   SchedulerPolicy policy;
   Duration hello_limit = std::chrono::seconds(5);  // for a connection to finish its handshake
   Duration heartbeat_interval = EndpointOptions{}.heartbeat_interval;

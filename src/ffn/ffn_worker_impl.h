@@ -128,6 +128,8 @@ struct FfnWorker::Impl {
   size_t count_served(Channel channel) const;
   // Why FFN rank `rank` must come later; its old connection may not have ended yet.
   Status admit_ffn_rank(uint32_t rank) const;
+  // The session shares the account of another one of its host, where those are weighed.
+  void join_account(const Session& session);
   // Accepts nothing before `until`.
   void stop_listening(Instant until);
   // What strangers cost delays the next one: see kStrangerShare. `began`: when the I/O thread turned to them.

@@ -188,6 +188,16 @@ Status FfnWorker::Impl::admit_ffn_rank(uint32_t rank) const {
   return {};
 }
 
+void FfnWorker::Impl::join_account(const Session& session) {
+  for (const auto& other : sessions) {
+    if (other.get() == &session || other->phase() != Session::Phase::serving ||
+        other->channel() != session.channel() || other->host() != session.host())
+      continue;
+    queue.locked([&] { session.load().account = other->load().account; });
+    return;
+  }
+}
+
 bool FfnWorker::Impl::refuse_beyond_limit(const std::shared_ptr<Session>& session) {
   // Other FFN ranks have places of their own, one each: clients cannot keep one out that comes back. Who it
   // is shows in the hello.
@@ -258,6 +268,7 @@ bool FfnWorker::Impl::receive(const std::shared_ptr<Session>& session) {
 void FfnWorker::Impl::open_session(const std::shared_ptr<Session>& session) {
   if (refuse_beyond_limit(session)) return;  // others were faster since it was let in
   if (session->channel() == Channel::exchange) queue.locked([&] { session->load().exempt = true; });
+  if (options.client_unit == ClientUnit::host) join_account(*session);
   session->set_phase(Session::Phase::serving);
   log_info(fmt::format("{} connected over {}, session {:#x}", session->peer_text(),
                        session->endpoint().caps().transport, session->id()));

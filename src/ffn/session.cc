@@ -13,11 +13,17 @@ Session::Session(uint64_t id, std::unique_ptr<Endpoint> endpoint, const SplitSet
       settings_(settings),
       endpoint_(std::move(endpoint)),
       handshake_(settings, self, pieces, id, admission) {
-  load_->number = static_cast<uint32_t>(id);  // the part that counts up
+  load_->number = load_->account->number = static_cast<uint32_t>(id);  // the part that counts up
 }
 
 std::string Session::peer_text() const {
   return handshake_.greeted() ? handshake_.peer().text() : endpoint_->peer_name();
+}
+
+std::string_view Session::host() const {
+  const std::string_view name = endpoint_->peer_name();
+  const bool has_port = name.starts_with("tcp://") || name.starts_with("ucx://");
+  return has_port ? name.substr(0, name.rfind(':')) : name;
 }
 
 void Session::close() {

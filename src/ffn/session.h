@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "afd/handshake.h"
@@ -35,6 +36,9 @@ class Session {
   uint64_t id() const { return id_; }
   // "attention rank 0 (host:pid)", or the address before the hello.
   std::string peer_text() const;
+  // Who is at the other end, as far as the carrier knows: the host's address without the port over tcp and
+  // ucx, otherwise the name of the one connection, with shm that of the process.
+  std::string_view host() const;
 
   // ---- I/O thread ----
   Endpoint& endpoint() { return *endpoint_; }

@@ -12,6 +12,13 @@ namespace {
 constexpr double kPaceWeight = 0.1;
 constexpr double kMinIntervalMicroseconds = 100;  // tiles of one request arrive together; that is no pace
 
+// Equal for the tiles of one request. Sessions that share an account may use the same numbers: they are told
+// apart by an odd factor, which spreads session numbers over all bits.
+uint64_t request_of(const ClientLoad& client, const FrameHeader& header) {
+  const uint64_t request = uint64_t{header.step} << 32 | uint64_t{header.lane} << 16 | header.attempt;
+  return request ^ uint64_t { client.number - client.account->number } * 0x9e3779b97f4a7c15u;
+}
+
 bool may_go(const WaitingTile& tile, bool homes) {
   return homes || tile.tile.part.is_partial();
 }
@@ -34,17 +41,18 @@ Status TileQueue::push(WaitingTile& tile, const ClientQuota& quota) {
   {
     const std::lock_guard lock(mutex_);
     ClientLoad& client = tile.session->load();
+    const ClientAccount& account = *client.account;
     const uint32_t rows = tile.tile.header.rows;
-    if (client.waiting_tiles >= quota.tiles) {
+    if (account.waiting_tiles >= quota.tiles) {
       ++client.refused;
       return make_error(ErrorCode::resource_exhausted,
-                        std::to_string(client.waiting_tiles) +
+                        std::to_string(account.waiting_tiles) +
                             " tiles of this client wait already, its quota (afd.client_waiting_tiles)");
     }
-    if (client.waiting_rows + rows > quota.rows) {
+    if (account.waiting_rows + rows > quota.rows) {
       ++client.refused;
       return make_error(ErrorCode::resource_exhausted,
-                        std::to_string(client.waiting_rows) + " rows of this client wait already, and " +
+                        std::to_string(account.waiting_rows) + " rows of this client wait already, and " +
                             std::to_string(rows) + " more are beyond its quota of " +
                             std::to_string(quota.rows) + " (afd.client_waiting_rows)");
     }
@@ -56,13 +64,26 @@ Status TileQueue::push(WaitingTile& tile, const ClientQuota& quota) {
   return {};
 }
 
+void TileQueue::count_waiting(ClientLoad& client, uint32_t rows) {
+  ++client.waiting_tiles;
+  client.waiting_rows += rows;
+  ++client.account->waiting_tiles;
+  client.account->waiting_rows += rows;
+}
+
+void TileQueue::count_gone(ClientLoad& client, uint32_t rows) {
+  --client.waiting_tiles;
+  client.waiting_rows -= rows;
+  --client.account->waiting_tiles;
+  client.account->waiting_rows -= rows;
+}
+
 void TileQueue::note_arrival(const WaitingTile& tile) {
   ClientLoad& client = tile.session->load();
   const FrameHeader& header = tile.tile.header;
   const bool prefill = is_prefill(static_cast<RowClass>(header.row_class));
-  shares_.arrive(client.share, prefill, FfnScheduler::credit(served_, prefill));
-  ++client.waiting_tiles;
-  client.waiting_rows += header.rows;
+  shares_.arrive(client.account->share, prefill, FfnScheduler::credit(served_, prefill));
+  count_waiting(client, header.rows);
   ++client.tiles;
   client.rows += header.rows;
   if (client.last_arrival != Instant{}) {
@@ -96,15 +117,15 @@ void TileQueue::view_tiles(bool homes) {
     const Duration waited = at - tile.arrived;
     const auto row_class = static_cast<RowClass>(header.row_class);
     const size_t column = is_prefill(row_class) ? 1 : 0;
-    const double used = client.share.used_us[column];
+    const double used = client.account->share.used_us[column];
     views_.push_back({.layer = header.layer,
                       .row_class = row_class,
                       .rows = header.rows,
                       .waited = waited,
                       .behind = microseconds_since(tile.arrived, at) /
                                 std::max(client.mean_interval_us, kMinIntervalMicroseconds),
-                      .client = client.number,
-                      .request = uint64_t{header.step} << 32 | uint64_t{header.lane} << 16 | header.attempt,
+                      .client = client.account->number,
+                      .request = request_of(client, header),
                       .used_us = used,
                       .exempt = client.exempt});
     if (!client.exempt) least[column] = std::min(least[column], used);
@@ -164,8 +185,7 @@ void TileQueue::move_picked(std::vector<WaitingTile>& group) {
     tile.session->pins.fetch_add(1);
     const std::shared_ptr<ClientLoad>& client = tile.session->shared_load();
     const FrameHeader& header = tile.tile.header;
-    --client->waiting_tiles;
-    client->waiting_rows -= header.rows;
+    count_gone(*client, header.rows);
     if (std::exchange(client->last_group, groups_) != groups_) client->last_rows = 0;
     client->last_layer = header.layer;
     client->last_rows += header.rows;
@@ -227,7 +247,7 @@ void TileQueue::add_served(bool prefill, uint32_t microseconds) {
     ClientLoad& client = *tile.client;
     const double part = static_cast<double>(microseconds) * tile.rows / rows;
     client.computed_us += part;
-    ShareClock::charge(client.share, prefill, part);
+    ShareClock::charge(client.account->share, prefill, part);
     if (prefill || client.waiting_tiles > 0 || client.exempt) continue;
     if (!client.listed && answered_.size() == answered_.capacity()) continue;
     if (!std::exchange(client.listed, true)) answered_.push_back(tile.client);
@@ -247,8 +267,7 @@ size_t TileQueue::drop(Match&& match) {
   const std::lock_guard lock(mutex_);
   for (WaitingTile& tile : tiles_) {
     if (!match(tile)) continue;
-    --tile.session->load().waiting_tiles;
-    tile.session->load().waiting_rows -= tile.tile.header.rows;
+    count_gone(tile.session->load(), tile.tile.header.rows);
     dropped.push_back(std::move(tile));
   }
   std::erase_if(tiles_, [](const WaitingTile& tile) { return tile.session == nullptr; });

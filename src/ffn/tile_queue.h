@@ -78,6 +78,9 @@ class TileQueue {
   void view_tiles(bool homes);
   void move_picked(std::vector<WaitingTile>& group);
   void note_arrival(const WaitingTile& tile);
+  // A tile begins or ends to wait.
+  static void count_waiting(ClientLoad& client, uint32_t rows);
+  static void count_gone(ClientLoad& client, uint32_t rows);
   void expect_clients(Instant at);
   // Whether it waited: then everything is to be looked at again.
   bool hold(std::unique_lock<std::mutex>& lock);

@@ -123,6 +123,41 @@ TEST(TileQueue, SomebodyWhoWantsAnotherLayerEndsAHoldAndJoinsNobody) {
   EXPECT_EQ(queue.holds().joined, 0u);
 }
 
+// Eight sessions that are one client's, and one that is another's: all want everything, at layers of their
+// own.
+TEST(TileQueue, SessionsOfOneAccountHaveOneShareAndOneQuota) {
+  for (const bool one_account : {false, true}) {
+    Clients clients;
+    SchedulerPolicy policy;
+    policy.decode_age_bound = std::chrono::hours(1);
+    TileQueue queue(policy, 16, kLayers);
+    std::vector<std::shared_ptr<Session>> sessions;
+    for (int i = 0; i < 9; ++i) sessions.push_back(clients.add());
+    for (int i = 1; one_account && i < 8; ++i) sessions[i]->load().account = sessions[0]->load().account;
+    for (size_t i = 0; i < sessions.size(); ++i) push(queue, tile_of(sessions[i], LayerIndex(i), 4));
+    std::vector<WaitingTile> group;
+    for (int call = 0; call < 900; ++call) {
+      ASSERT_TRUE(queue.take_group(group));
+      ASSERT_EQ(group.size(), 1u);
+      const auto session = group.front().session;
+      session->pins.fetch_sub(1);
+      queue.add_served(false, 1000);
+      queue.group_done();
+      push(queue, tile_of(session, group.front().tile.header.layer, 4));
+    }
+    EXPECT_NEAR(sessions[8]->load().computed_us, one_account ? 450e3 : 100e3, 20e3);
+    WaitingTile more = tile_of(sessions[1], 1, 64);
+    const Status refused = queue.push(more, {.tiles = 8, .rows = 1000});
+    EXPECT_EQ(refused.has_value(), !one_account);
+    if (!refused) {
+      EXPECT_NE(refused.error().message.find("8 tiles of this client wait already"), std::string::npos);
+    }
+    for (const auto& session : sessions) queue.drop_session(*session);
+    EXPECT_EQ(sessions[0]->load().account->waiting_tiles, 0u);
+    EXPECT_EQ(sessions[0]->load().account->waiting_rows, 0u);
+  }
+}
+
 // Decode that stands behind prefill in the queue goes between its pieces, and each class is charged its own.
 TEST(TileQueue, WhatGoesBetweenPiecesIsChargedToItsOwnClients) {
   Clients clients;
