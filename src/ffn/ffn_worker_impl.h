@@ -23,6 +23,7 @@
 #include "ffn/tile_queue.h"
 #include "transport/idle_spin.h"
 #include "transport/poller.h"
+#include "transport/refusal_log.h"
 
 namespace tandem {
 
@@ -185,6 +186,7 @@ struct FfnWorker::Impl {
   std::vector<std::shared_ptr<Session>> sessions;
   uint32_t next_session = 1;
   std::string last_refusal;  // for the log
+  RefusalLog refusals;       // the I/O thread's
 
   std::atomic<bool> stopping{false};
   std::atomic<bool> abandoning{false};  // clients are gone: groups that wait for other ranks end

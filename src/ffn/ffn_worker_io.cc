@@ -390,7 +390,7 @@ void FfnWorker::Impl::refuse(const std::shared_ptr<Session>& session, const Erro
   // A rank that waits for others refuses every attempt of everybody: said once for each reason.
   const std::string text = fmt::format("{}: refused: {}", session->peer_text(), error.message);
   if (error.code != ErrorCode::unavailable) {
-    log_warning(text);
+    refusals.add(text);
   } else if (error.message != last_refusal) {
     last_refusal = error.message;
     log_info(text);

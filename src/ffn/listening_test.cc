@@ -98,6 +98,23 @@ TEST(Listening, WithoutDescriptorsARankTriesNowAndThen) {
   EXPECT_TRUE(RemoteFfn::create(served.reference.remote_options(served.worker->address())).has_value());
 }
 
+// Whoever may connect may cause a line of the log, but not as many as he likes.
+TEST(Listening, AFloodOfWrongPeersDoesNotFillTheLog) {
+  Served served;
+  const CapturedLog log;
+  const Instant start = now();
+  constexpr uint64_t kPeers = 300;
+  const std::vector<std::byte> garbage(100, std::byte{0x47});
+  for (uint64_t i = 0; i < kPeers; ++i) {
+    RawClient peer(served, false);
+    peer.send(Channel::control, garbage);
+    ASSERT_TRUE(eventually([&] { return served.worker->stats().sessions_refused == i + 1; }));
+  }
+  const auto seconds = static_cast<size_t>(seconds_since(start));
+  EXPECT_GE(log.count(": refused: "), 16u);
+  EXPECT_LE(log.count(": refused: "), 16 * (seconds + 2));
+}
+
 // A block counts for as long as it lives; a rank says what it computed itself.
 TEST(Listening, ARankCountsFromItsOwnStart) {
   SplitModel ffn({}), reference({});
