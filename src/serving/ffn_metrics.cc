@@ -69,7 +69,8 @@ std::string ffn_metrics_text(const FfnStats& stats, std::span<const FfnClientRep
     out.counter(name, help, static_cast<double>(value));
   };
   counter("tandem_ffn_rank_calls_total", "Calls of the experts", stats.groups);
-  counter("tandem_ffn_rank_rows_total", "Rows of these; a token is one in every layer", stats.rows);
+  counter("tandem_ffn_rank_rows_total",
+          "Rows of these; a token is one in every layer, on each rank that it came to", stats.rows);
   counter("tandem_ffn_rank_tiles_total", "Requests of at most 64 rows", stats.tiles);
   out.clients_per_call(stats);
   counter("tandem_ffn_rank_expert_rows_total", "Rows times the experts that computed them",
