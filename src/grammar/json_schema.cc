@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,6 +46,31 @@ constexpr std::array kRefused = {"not",
 constexpr std::array kAnnotations = {"title",      "description", "default",     "examples",      "example",
                                      "deprecated", "readOnly",    "writeOnly",   "$schema",       "$id",
                                      "$comment",   "$defs",       "definitions", "discriminator", "$anchor"};
+
+// What the types assert (json_schema_types.cc), but for "format", which tools write beside enumerations too.
+constexpr std::array kTypeAssertions = {"properties",
+                                        "required",
+                                        "additionalProperties",
+                                        "items",
+                                        "prefixItems",
+                                        "minItems",
+                                        "maxItems",
+                                        "pattern",
+                                        "minLength",
+                                        "maxLength",
+                                        "minimum",
+                                        "maximum",
+                                        "exclusiveMinimum",
+                                        "exclusiveMaximum"};
+
+bool has_type(const SchemaReader::Json& value, const SchemaReader::Json& type) {
+  if (type == "number") return value.is_number();
+  if (type == "integer") {
+    return value.is_number_integer() ||
+           (value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>());
+  }
+  return type == value.type_name();  // string, boolean, array, object, null
+}
 
 bool is_one_of(std::string_view name, const auto& names) {
   return std::ranges::find(names, name) != names.end();
@@ -94,14 +120,34 @@ Result<E> SchemaReader::any(const Json& schema, const std::string& path, int dep
     if (std::string_view(name) == "allOf") return all_of(schema[name], path, depth);
     return any_of(schema[name], fmt::format("{}/{}", path, name), depth);
   }
-  if (const auto value = schema.find("const"); value != schema.end()) return E::literal(value->dump());
+  if (const auto value = schema.find("const"); value != schema.end())
+    return one_of_values(schema, "const", Json::array({*value}), path);
   if (const auto values = schema.find("enum"); values != schema.end()) {
     if (!values->is_array() || values->empty()) return bad(path, "enum must be a list of at least one value");
-    std::vector<E> options;
-    for (const Json& value : *values) options.push_back(E::literal(value.dump()));
-    return E::choice(std::move(options));
+    return one_of_values(schema, "enum", *values, path);
   }
   return by_type(schema, path, depth);
+}
+
+Result<E> SchemaReader::one_of_values(const Json& schema, std::string_view keyword, const Json& values,
+                                      const std::string& path) const {
+  for (const auto& [name, value] : schema.items()) {
+    if (name == keyword || (!is_one_of(name, kTypeAssertions) && name != "enum")) continue;
+    return refuse(path,
+                  fmt::format("\"{}\" beside \"{}\" is not supported; leave it out, and the values that it "
+                              "excludes",
+                              name, keyword));
+  }
+  const Json type = schema.value("type", Json());
+  const Json names = type.is_array() ? type : Json::array({type});
+  std::vector<E> options;
+  for (const Json& value : values) {
+    const auto is_its_type = [&](const Json& name) { return has_type(value, name); };
+    if (type.is_null() || std::ranges::any_of(names, is_its_type))
+      options.push_back(E::literal(value.dump()));
+  }
+  if (options.empty()) return bad(path, fmt::format("no value of {} has the type {}", keyword, type.dump()));
+  return E::choice(std::move(options));
 }
 
 Status SchemaReader::stands_alone(const Json& schema, std::string_view keyword,

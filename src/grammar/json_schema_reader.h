@@ -30,6 +30,9 @@ class SchemaReader {
   // `path`: of the schema in the document, for messages. `depth`: of nesting.
   Result<E> any(const Json& schema, const std::string& path, int depth);
   Status stands_alone(const Json& schema, std::string_view keyword, const std::string& path) const;
+  // Of const or enum: the values that the type beside it has.
+  Result<E> one_of_values(const Json& schema, std::string_view keyword, const Json& values,
+                          const std::string& path) const;
   Result<E> any_of(const Json& schemas, const std::string& path, int depth);
   Result<const Json*> target_of(const Json& reference, const std::string& path) const;
   Result<E> reference(const Json& value, const std::string& path, int depth);

@@ -45,6 +45,13 @@ TEST(JsonSchema, Values) {
   expect_case(
       {R"({"enum":["a",1,null,{"x":[true]}]})", {R"("a")", "1", "null", R"({"x":[true]})"}, {R"("b")", "2"}});
   expect_case({R"({"const":"é\""})", {R"("é\"")"}, {R"("é")"}});
+  // The type says which of the values are meant; what else is said of them, nothing.
+  expect_case(
+      {R"({"type":["integer","boolean"],"enum":["a",1,2.0,2.5,true,null],"title":"t","x-names":["b"]})",
+       {"1", "2.0", "true"},
+       {R"("a")", "2.5", "null"}});
+  expect_case(
+      {R"({"type":"string","format":"odd","enum":["a",null],"nullable":true})", {R"("a")", "null"}, {"1"}});
   expect_case({R"({"type":"string","nullable":true})", {"null", R"("a")"}, {"1"}});
 }
 
@@ -192,6 +199,10 @@ TEST(JsonSchema, WhatItCannotKeepIsNamed) {
            {R"({"type":"array","maxItems":-1})", "maxItems is -1"},
            {R"({"type":"integer","minimum":5,"maximum":4})", "no integer lies within"},
            {R"({"type":"integer","minimum":1.5})", "minimum is 1.5"},
+           {R"({"type":"string","enum":[1,2]})", "no value of enum has the type \"string\""},
+           {R"({"type":"integer","const":1.5})", "no value of const has the type \"integer\""},
+           {R"({"enum":[1,2,3],"minimum":2})", R"("minimum" beside "enum")"},
+           {R"({"const":"a","pattern":"b"})", R"("pattern" beside "const")"},
            {R"({"type":"integer","minimum":1000000000000000000})", "more than 18 digits"},
            {R"({"type":"integer","exclusiveMaximum":-999999999999999999})", "more than 18 digits"},
            {R"({"type":"string","pattern":"^a$","format":"date"})", "a format beside a pattern"},

@@ -53,20 +53,27 @@ Json message_json(const ChatMessage& message, Arguments arguments, bool harmony)
   return out;
 }
 
-Result<ChatPrompt> render(const ChatTemplate& chat, const ChatTemplateSource& source, Arguments arguments,
-                          const ChatInput& input) {
-  Json list = Json::array();
-  const bool harmony = guess_output(source.text).reasoning == ReasoningFormat::harmony;
-  for (const ChatMessage& message : input.messages) list.push_back(message_json(message, arguments, harmony));
-  const std::string messages_json = list.dump();
-  TANDEM_ASSIGN(RenderedChat rendered, chat.render({.messages_json = messages_json,
-                                                    .tools_json = input.tools_json,
-                                                    .add_generation_prompt = input.add_generation_prompt,
-                                                    .bos_token = source.bos_token,
-                                                    .eos_token = source.eos_token,
-                                                    .extra_json = input.kwargs_json}));
-  return ChatPrompt{std::move(rendered.text), std::move(rendered.from_request)};
-}
+// A template with what was found out about it.
+struct TemplateRenderer {
+  std::shared_ptr<const ChatTemplate> chat;
+  ChatTemplateSource source;
+  bool harmony = false;
+  Arguments arguments = Arguments::object;
+
+  Result<ChatPrompt> operator()(const ChatInput& input) const {
+    Json list = Json::array();
+    for (const ChatMessage& message : input.messages)
+      list.push_back(message_json(message, arguments, harmony));
+    const std::string messages_json = list.dump();
+    TANDEM_ASSIGN(RenderedChat rendered, chat->render({.messages_json = messages_json,
+                                                       .tools_json = input.tools_json,
+                                                       .add_generation_prompt = input.add_generation_prompt,
+                                                       .bos_token = source.bos_token,
+                                                       .eos_token = source.eos_token,
+                                                       .extra_json = input.kwargs_json}));
+    return ChatPrompt{std::move(rendered.text), std::move(rendered.from_request)};
+  }
+};
 
 constexpr const char* kProbe = "tandem_probe";  // what no template says by itself
 
@@ -107,29 +114,30 @@ Result<ChatFormat> from_template(const ChatTemplateSource& source) {
   auto parsed = ChatTemplate::parse(source.text);
   if (!parsed)
     return make_error(parsed.error().code, source.file + ": chat template: " + parsed.error().message);
-  const auto chat = std::make_shared<const ChatTemplate>(std::move(*parsed));
   ChatFormat out;
   out.output = guess_output(source.text);
-  out.features.tools = says(render(*chat, source, Arguments::object, probe_of_tools()), kProbe);
-  const bool objects = says(render(*chat, source, Arguments::object, probe_of_calls()), kProbe);
-  const Arguments arguments = objects ? Arguments::object : Arguments::text;
-  out.features.tool_messages =
-      objects || says(render(*chat, source, Arguments::text, probe_of_calls()), kProbe);
-  ChatInput low = probe(), high = probe();
-  low.kwargs_json = R"({"reasoning_effort": "low"})";
-  high.kwargs_json = R"({"reasoning_effort": "high"})";
-  const auto of_low = render(*chat, source, arguments, low), of_high = render(*chat, source, arguments, high);
-  out.features.reasoning_effort = of_low && of_high && of_low->text != of_high->text;
-  for (const char* name : {"enable_thinking", "thinking"}) {  // Qwen3, GLM; DeepSeek-V3.1, Granite
-    low.kwargs_json = Json{{name, false}}.dump();
-    high.kwargs_json = Json{{name, true}}.dump();
-    const auto off = render(*chat, source, arguments, low), on = render(*chat, source, arguments, high);
-    if (!out.features.thinking_switch.empty() || !off || !on || off->text == on->text) continue;
-    out.features.thinking_switch = name;
-  }
-  out.render = [chat, source, arguments](const ChatInput& input) {
-    return render(*chat, source, arguments, input);
+  TemplateRenderer render{.chat = std::make_shared<const ChatTemplate>(std::move(*parsed)),
+                          .source = source,
+                          .harmony = out.output.reasoning == ReasoningFormat::harmony};
+  out.features.tools = says(render(probe_of_tools()), kProbe);
+  const bool objects = says(render(probe_of_calls()), kProbe);
+  if (!objects) render.arguments = Arguments::text;
+  out.features.tool_messages = objects || says(render(probe_of_calls()), kProbe);
+  // Whether a variable changes the prompt.
+  const auto matters = [&](const Json& one, const Json& other) {
+    ChatInput input = probe();
+    input.kwargs_json = one.dump();
+    const auto of_one = render(input);
+    input.kwargs_json = other.dump();
+    const auto of_other = render(input);
+    return of_one && of_other && of_one->text != of_other->text;
   };
+  out.features.reasoning_effort = matters({{"reasoning_effort", "low"}}, {{"reasoning_effort", "high"}});
+  for (const char* name : {"enable_thinking", "thinking"}) {  // Qwen3, GLM; DeepSeek-V3.1, Granite
+    if (out.features.thinking_switch.empty() && matters({{name, false}}, {{name, true}}))
+      out.features.thinking_switch = name;
+  }
+  out.render = std::move(render);
   return out;
 }
 
