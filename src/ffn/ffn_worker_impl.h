@@ -131,8 +131,6 @@ struct FfnWorker::Impl {
   Status admit_ffn_rank(uint32_t rank) const;
   // The session shares the account of another one of its host, where those are weighed.
   void join_account(const Session& session);
-  // Accepts nothing before `until`.
-  void stop_listening(Instant until);
   // What strangers cost delays the next one: see kStrangerShare. `began`: when the I/O thread turned to them.
   void charge_strangers(Instant began);
   Duration time_to_sleep() const;

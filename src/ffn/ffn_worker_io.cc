@@ -67,11 +67,7 @@ void FfnWorker::Impl::charge_strangers(Instant began) {
   stranger_debt_at = at;
   stranger_debt += at - began;
   if (stranger_debt <= kStrangerBurst) return;
-  stop_listening(at + std::min<Duration>(kStrangerShare * (stranger_debt - kStrangerBurst), kLongestPause));
-}
-
-void FfnWorker::Impl::stop_listening(Instant until) {
-  accept_from = until;
+  accept_from = at + std::min<Duration>(kStrangerShare * (stranger_debt - kStrangerBurst), kLongestPause);
   // One that is paused must not wake the thread for connections that wait: they wait in the system's queue.
   if (std::exchange(listening, false)) poller.remove(listener->fd());
 }
@@ -129,7 +125,6 @@ bool FfnWorker::Impl::accept_all() {
     auto accepted = listener->accept();
     if (!accepted) {
       log_warning("accept: " + accepted.error().message);
-      stop_listening(now() + kLongestPause);  // the connection still waits: it would be tried without end
       return any;
     }
     if (*accepted == nullptr) {
