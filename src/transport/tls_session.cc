@@ -15,28 +15,32 @@
 namespace tandem {
 namespace {
 
-// OpenSSL's own socket BIO writes without MSG_NOSIGNAL: a peer that left would end this process.
-int socket_of(BIO* bio) {
-  return *static_cast<const int*>(BIO_get_data(bio));
-}
-
 bool is_not_now(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-int bio_write(BIO* bio, const char* bytes, int size) {
-  BIO_clear_retry_flags(bio);
-  const ssize_t sent = send(socket_of(bio), bytes, static_cast<size_t>(size), MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (sent < 0 && is_not_now(errno)) BIO_set_retry_write(bio);
-  return static_cast<int>(sent);
-}
+}  // namespace
 
-int bio_read(BIO* bio, char* bytes, int size) {
-  BIO_clear_retry_flags(bio);
-  const ssize_t got = recv(socket_of(bio), bytes, static_cast<size_t>(size), MSG_DONTWAIT);
-  if (got < 0 && is_not_now(errno)) BIO_set_retry_read(bio);
-  return static_cast<int>(got);
-}
+// OpenSSL's own socket BIO writes without MSG_NOSIGNAL: a peer that left would end this process.
+struct TlsSocket {
+  static TlsSession& session(BIO* bio) { return *static_cast<TlsSession*>(BIO_get_data(bio)); }
+
+  static int write(BIO* bio, const char* bytes, int size) {
+    BIO_clear_retry_flags(bio);
+    const ssize_t taken = session(bio).take(std::as_bytes(std::span(bytes, static_cast<size_t>(size))));
+    if (taken < 0 && is_not_now(errno)) BIO_set_retry_write(bio);
+    return static_cast<int>(taken);
+  }
+
+  static int read(BIO* bio, char* bytes, int size) {
+    BIO_clear_retry_flags(bio);
+    const ssize_t got = recv(session(bio).socket_, bytes, static_cast<size_t>(size), MSG_DONTWAIT);
+    if (got < 0 && is_not_now(errno)) BIO_set_retry_read(bio);
+    return static_cast<int>(got);
+  }
+};
+
+namespace {
 
 long bio_control(BIO*, int command, long, void*) {
   return command == BIO_CTRL_FLUSH ? 1 : 0;
@@ -52,8 +56,8 @@ BIO_METHOD* socket_method() {
   static BIO_METHOD* const method = [] {
     BIO_METHOD* made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "tandem socket");
     if (made == nullptr) return made;
-    BIO_meth_set_write(made, bio_write);
-    BIO_meth_set_read(made, bio_read);
+    BIO_meth_set_write(made, TlsSocket::write);
+    BIO_meth_set_read(made, TlsSocket::read);
     BIO_meth_set_ctrl(made, bio_control);
     BIO_meth_set_create(made, bio_create);
     return made;
@@ -93,7 +97,7 @@ Result<std::unique_ptr<TlsSession>> TlsSession::create(const PeerTlsContext& con
   SSL_set_bio(ssl, bio, bio);
   connects ? SSL_set_connect_state(ssl) : SSL_set_accept_state(ssl);
   std::unique_ptr<TlsSession> session(new TlsSession(ssl, socket, connects));
-  BIO_set_data(bio, &session->socket_);
+  BIO_set_data(bio, session.get());
   return session;
 }
 
@@ -181,22 +185,40 @@ Result<bool> TlsSession::handshake() {
                         : "it closed before TLS stood" + how);
 }
 
-// Sends what is in record_: all of it, or nothing yet.
-ssize_t TlsSession::put() {
+// Behind what waits already, so that records leave in their order.
+ssize_t TlsSession::take(std::span<const std::byte> bytes) {
+  if (!collects_ && out_.empty())
+    return send(socket_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  out_.insert(out_.end(), bytes.begin(), bytes.end());
+  return static_cast<ssize_t>(bytes.size());
+}
+
+ssize_t TlsSession::send_out() {
+  while (out_sent_ < out_.size()) {
+    const ssize_t sent =
+        send(socket_, out_.data() + out_sent_, out_.size() - out_sent_, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0) {
+      cannot_write_ = !is_not_now(errno);
+      errno = cannot_write_ ? EPIPE : EAGAIN;
+      return -1;
+    }
+    out_sent_ += static_cast<size_t>(sent);
+  }
+  out_.clear();
+  out_sent_ = 0;
+  return 0;
+}
+
+bool TlsSession::encrypt(std::span<const std::byte> bytes) {
   ERR_clear_error();
   errno = 0;
   size_t written = 0;
-  switch (outcome_of(SSL_write_ex(ssl_, record_.data(), record_size_, &written), true)) {
-    case Outcome::done:
-      record_size_ = 0;
-      return 0;
-    case Outcome::waits:
-      errno = EAGAIN;
-      return -1;
-    default:
-      errno = EPIPE;
-      return -1;
-  }
+  // Nothing waits for the socket here: done, or failed for good.
+  if (outcome_of(SSL_write_ex(ssl_, bytes.data(), bytes.size(), &written), true) == Outcome::done)
+    return true;
+  cannot_write_ = true;
+  return false;
 }
 
 ssize_t TlsSession::write(std::span<const iovec> from) {
@@ -205,27 +227,54 @@ ssize_t TlsSession::write(std::span<const iovec> from) {
     errno = EPIPE;
     return -1;
   }
-  if (record_size_ > 0 && put() < 0) return -1;
+  if (send_out() < 0) return -1;
+  collects_ = true;
+  bool good = true;
+  size_t taken = 0, records = 0, gathered = 0;
+  const auto put = [&](std::span<const std::byte> bytes) {
+    good = encrypt(bytes);
+    taken += bytes.size();
+    ++records;
+  };
+  const auto put_gathered = [&] {
+    put(std::span(gathered_).first(gathered));
+    gathered = 0;
+  };
   for (const iovec& part : from) {
-    const size_t take = std::min(part.iov_len, kRecordBytes - record_size_);
-    std::memcpy(record_.data() + record_size_, part.iov_base, take);
-    record_size_ += take;
+    std::span<const std::byte> bytes(static_cast<const std::byte*>(part.iov_base), part.iov_len);
+    while (good && !bytes.empty() && records < kRecordsPerWrite) {
+      if (gathered == 0 && bytes.size() >= kRecordBytes) {  // a record as it lies there
+        put(bytes.first(kRecordBytes));
+        bytes = bytes.subspan(kRecordBytes);
+        continue;
+      }
+      const size_t take = std::min(bytes.size(), kRecordBytes - gathered);
+      std::memcpy(gathered_.data() + gathered, bytes.data(), take);
+      gathered += take;
+      bytes = bytes.subspan(take);
+      if (gathered == kRecordBytes) put_gathered();
+    }
   }
-  const auto taken = static_cast<ssize_t>(record_size_);
+  if (good && gathered > 0) put_gathered();
+  collects_ = false;
+  if (!good) {
+    errno = EPIPE;
+    return -1;
+  }
   // What the socket does not take now is ours to send.
-  if (put() < 0 && errno != EAGAIN) return -1;
-  return taken;
+  if (send_out() < 0 && errno != EAGAIN) return -1;
+  return static_cast<ssize_t>(taken);
 }
 
 bool TlsSession::has_unsent() const {
   const std::lock_guard lock(mutex_);
-  return record_size_ > 0;
+  return !out_.empty();
 }
 
 ssize_t TlsSession::flush() {
   const std::lock_guard lock(mutex_);
-  if (record_size_ == 0) return 0;
-  if (!ended_ && !failure_ && !cannot_write_) return put();
+  if (out_.empty()) return 0;
+  if (!ended_ && !failure_ && !cannot_write_) return send_out();
   errno = EPIPE;
   return -1;
 }

@@ -1,10 +1,13 @@
 // Connections inside TLS: whom each side believes, what it says of others, and what somebody on the way sees.
 #include <gtest/gtest.h>
 #include <openssl/ssl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
+#include <fstream>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,6 +15,8 @@
 #include "transport/connecting.h"
 #include "transport/endpoint_test_util.h"
 #include "transport/test_certificates.h"
+#include "transport/tls_session.h"
+#include "transport/unique_fd.h"
 
 namespace tandem {
 namespace {
@@ -205,6 +210,56 @@ TEST_F(TlsTest, WhoListensOnTheWayHearsNothingOfAMessage) {
     EXPECT_EQ(text_of(receive_one(*b, {a->get()}).lease), secret);
     EXPECT_EQ(between.heard().find(secret) == std::string::npos, encrypted);
   }
+}
+
+// Whatever parts a write has, and however little the socket takes of it, the bytes arrive in their order.
+TEST_F(TlsTest, WritesOfManyPartsArriveInTheirOrder) {
+  int sockets[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, sockets), 0);
+  const UniqueFd a(sockets[0]), b(sockets[1]);
+  const int little = 4096;
+  setsockopt(a.get(), SOL_SOCKET, SO_SNDBUF, &little, sizeof(little));
+  const Security security = tls_of(ours_.files());
+  const auto writer = *TlsSession::create(*security->tls(), a.get(), true);
+  const auto reader = *TlsSession::create(*security->tls(), b.get(), false);
+  for (bool done = false; !done;) {
+    const auto there = writer->handshake(), back = reader->handshake();
+    ASSERT_TRUE(there) << there.error().message;
+    ASSERT_TRUE(back) << back.error().message;
+    done = *there && *back;
+  }
+  std::mt19937 random(7);
+  std::vector<std::byte> source(size_t{3} << 20);
+  for (std::byte& byte : source) byte = static_cast<std::byte>(random());
+  std::vector<std::byte> target(source.size());
+  size_t written = 0, read = 0, most = 0, waited = 0;
+  while (read < target.size()) {
+    std::vector<iovec> parts;
+    for (size_t at = written; at < source.size() && parts.size() < 6;) {
+      const size_t length =
+          std::min<size_t>(source.size() - at, random() % 3 == 0 ? 16 : 1 + random() % 70000);
+      parts.push_back({source.data() + at, length});
+      at += length;
+    }
+    const ssize_t took = parts.empty() ? 0 : writer->write(parts);
+    if (took < 0) {
+      ASSERT_EQ(errno, EAGAIN);
+      EXPECT_TRUE(writer->has_unsent());
+      ++waited;
+    } else {
+      written += static_cast<size_t>(took);
+      most = std::max(most, static_cast<size_t>(took));
+    }
+    if (writer->has_unsent() && random() % 2 == 0) writer->flush();
+    const iovec into{target.data() + read, std::min<size_t>(target.size() - read, 1 + random() % 100000)};
+    const ssize_t got = reader->read({&into, 1});
+    if (got > 0) read += static_cast<size_t>(got);
+  }
+  EXPECT_EQ(target, source);
+  EXPECT_FALSE(writer->has_unsent());
+  EXPECT_GT(waited, 0u) << "the socket took all at once";
+  EXPECT_GT(most, size_t{64} << 10) << "several records in one write";
+  EXPECT_LE(most, size_t{128} << 10) << "and a bound";
 }
 
 TEST_F(TlsTest, FilesThatDoNotServeAreRefusedByName) {
