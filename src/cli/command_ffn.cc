@@ -7,6 +7,7 @@
 #include "cli/deployment.h"
 #include "cli/ffn_host.h"
 #include "cli/peer_settings.h"
+#include "cli/rank_listener.h"
 #include "cli/rank_setup.h"
 #include "cli/reload_on_hangup.h"
 #include "cli/stop_signal.h"
@@ -29,11 +30,7 @@ Result<int> run_ffn(Settings& settings) {
 }
 
 Result<int> run_settled_ffn(Settings& settings) {
-  if (settings.serving.trace_requests && settings.afd.metrics_listen.empty()) {
-    return make_error(ErrorCode::unsupported,
-                      "serving.trace_requests: true without afd.metrics_listen is not supported: an FFN rank "
-                      "has no other HTTP; use --metrics-listen 127.0.0.1:9100");
-  }
+  TANDEM_TRY(check_metrics_listen(settings));
   // The host goes after the signal's thread, which may be reporting.
   std::unique_ptr<FfnHost> host;
   StopSignal stop(settings.reload != nullptr);

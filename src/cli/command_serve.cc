@@ -12,6 +12,7 @@
 #include "cli/http_front.h"
 #include "cli/model_folder.h"
 #include "cli/peer_settings.h"
+#include "cli/rank_listener.h"
 #include "cli/rank_setup.h"
 #include "cli/reload_on_hangup.h"
 #include "cli/stop_signal.h"
@@ -55,7 +56,7 @@ Result<int> serve_in_front(Settings& settings) {
 // The engine here, HTTP on fronts elsewhere.
 Result<int> serve_fronts(Settings& settings) {
   StopSignal stop(settings.reload != nullptr);
-  TANDEM_TRY(check_trace_requests(settings, "behind a front"));
+  TANDEM_TRY(check_metrics_listen(settings));
   TANDEM_TRY(check_listen_address(settings.afd, "afd.attention_listen", settings.afd.attention_listen));
   TANDEM_ASSIGN(const std::unique_ptr<AttentionHost> host,
                 AttentionHost::create(settings, settings.afd.ffn, settings.afd.attention_listen, 1));
@@ -73,6 +74,12 @@ Result<int> serve_fronts(Settings& settings) {
 // No `ffn_addresses`: colocated.
 Result<int> serve(Settings& settings, const std::vector<std::string>& ffn_addresses) {
   StopSignal stop(settings.reload != nullptr);
+  if (!settings.afd.metrics_listen.empty()) {
+    return make_error(ErrorCode::unsupported,
+                      "afd.metrics_listen: " + settings.afd.metrics_listen +
+                          " is not supported by a process that serves the API; its own /metrics has it: use "
+                          "serving.port");
+  }
   TANDEM_TRY(read_model_config(settings.model));  // what is no model is refused before a port is taken
   TANDEM_ASSIGN(const std::unique_ptr<ApiServer> server, start_server(settings));
   TANDEM_ASSIGN(ServedModel model, read_model(settings));

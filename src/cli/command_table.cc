@@ -70,19 +70,18 @@ std::vector<Command> make_commands() {
                    "model",
                    {},
                    run_serve});
-  table.push_back(
-      {"attention",
-       "the attention role: serves the OpenAI API or fronts, with the experts on FFN ranks",
-       "Waits for its FFN ranks, whichever starts first.\n"
-       "Example: tandem attention --model models/arith --ffn tcp://10.0.0.2:7000\n"
-       "Several ranks: --ffn "
-       "tcp://10.0.0.2:7000,tcp://10.0.0.3:7000\n"
-       "For a front: --attention-listen tcp://127.0.0.1:7100 (tandem serve --attention ...)",
-       with({"afd.", "serving.", "vllm."}),
-       {"afd.attention", "afd.listen", "afd.role", "afd.ffn_rank", "afd.keep_serving", "afd.metrics_listen"},
-       "model",
-       {},
-       run_attention});
+  table.push_back({"attention",
+                   "the attention role: serves the OpenAI API or fronts, with the experts on FFN ranks",
+                   "Waits for its FFN ranks, whichever starts first.\n"
+                   "Example: tandem attention --model models/arith --ffn tcp://10.0.0.2:7000\n"
+                   "Several ranks: --ffn "
+                   "tcp://10.0.0.2:7000,tcp://10.0.0.3:7000\n"
+                   "For a front: --attention-listen tcp://127.0.0.1:7100 (tandem serve --attention ...)",
+                   with({"afd.", "serving.", "vllm."}),
+                   {"afd.attention", "afd.listen", "afd.role", "afd.ffn_rank", "afd.keep_serving"},
+                   "model",
+                   {},
+                   run_attention});
   table.push_back(
       {"ffn",
        "the FFN role: holds the experts and computes for attention ranks",
@@ -433,7 +432,8 @@ std::vector<Command> make_commands() {
       {"conformance",
        "test an FFN rank of any maker against the wire protocol, case by case",
        "Speaks docs/protocol.md to the rank over tcp, right and wrong: carrier, credits, handshake, each "
-       "setting,\nframes, rules, requests, wrong values, sessions, numbers, strangers. Prints a line a case:\n"
+       "setting,\nframes, rules, requests, wrong values, sessions, numbers, strangers. Prints a line a "
+       "case:\n"
        "  ok      NAME: what the rank must do\n"
        "  FAILED  NAME: what it must do; expected ...; got ...\n"
        "  skipped NAME: why its placement has no such thing\n"
@@ -443,8 +443,10 @@ std::vector<Command> make_commands() {
        "with\nthe gate on either side: the routing travels in one placement only. It is a client among "
        "others: "
        "a\nrank that serves goes on serving.\n"
-       "A rank with a key or certificates is tested with the --peer-key-file or --peer-tls-... of its clients, and\n"
-       "by strangers as well (security.*): a wrong, half or missing proof, messages before it, hellos outside of\n"
+       "A rank with a key or certificates is tested with the --peer-key-file or --peer-tls-... of its "
+       "clients, and\n"
+       "by strangers as well (security.*): a wrong, half or missing proof, messages before it, hellos "
+       "outside of\n"
        "TLS, no certificate or another CA's.\n"
        "Examples: tandem conformance 10.0.0.2:7000 --model models/arith\n"
        "          tandem conformance 10.0.0.2:7000 --peer-key-file peer.key --only 'security.*'\n"

@@ -3,23 +3,19 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 
 #include "afd/topology.h"
 #include "base/log.h"
 #include "cli/compute.h"
 #include "cli/drafts.h"
-#include "cli/http_front.h"
 #include "cli/model_folder.h"
 #include "cli/peer_settings.h"
+#include "cli/rank_listener.h"
 #include "cli/trace_file.h"
 #include "ffn/ffn_worker.h"
 #include "model/model.h"
 #include "serving/ffn_metrics.h"
-#include "serving/http_server.h"
-#include "serving/serving_metrics.h"
-#include "serving/trace_endpoint.h"
 
 namespace tandem {
 
@@ -78,67 +74,21 @@ struct FfnHost::Impl {
   std::unique_ptr<MoeBlock> urgent;       // of the same weights: decode between two pieces of prefill
   std::unique_ptr<TraceRing> trace;       // null: nothing is recorded
   std::unique_ptr<FfnWorker> worker;      // it stops before what it uses goes
-  std::unique_ptr<TraceEndpoint> traces;  // of `trace`
-  std::unique_ptr<HttpServer> metrics;    // asks the worker and `traces`
+  std::unique_ptr<RankListener> metrics;  // asks the worker and `trace`
   RankFacts facts;
 
   Status serve_metrics(const Settings& settings);
 };
 
-namespace {
-
-// Refusals of this listener: one line, for monitors and people.
-HttpResponse refusal_text(int status, const std::string& message, std::string_view /*path*/) {
-  return {.status = status, .content_type = "text/plain", .body = message + "\n"};
-}
-
-}  // namespace
-
 Status FfnHost::Impl::serve_metrics(const Settings& settings) {
-  const std::string& address = settings.afd.metrics_listen;
-  const size_t colon = address.rfind(':');
-  uint16_t port = 0;
-  const char* end = address.data() + address.size();
-  const char* digits = colon == std::string::npos ? end : address.data() + colon + 1;
-  if (const auto [rest, error] = std::from_chars(digits, end, port);
-      colon == 0 || error != std::errc() || rest != end) {
-    return make_error(ErrorCode::invalid_argument,
-                      "afd.metrics_listen: '" + address + "' is not HOST:PORT; 127.0.0.1:9100 would do");
-  }
-  HttpServerOptions options;
-  options.host = address.substr(0, colon);
-  options.port = port;
-  options.max_connections = 16;  // of monitors, which poll every few seconds
-  options.max_body_bytes = 1024;
-  options.error_response = refusal_text;
-  TANDEM_ASSIGN(options.access, access_of(settings.serving));
-  if (trace != nullptr && !is_loopback(options.host) && options.access.api_keys.empty() &&
-      !settings.afd.insecure) {
-    return make_error(
-        ErrorCode::invalid_argument,
-        "afd.metrics_listen: other hosts reach " + address +
-            " and serving.trace_requests lets whoever does record this rank; give --api-key-file, "
-            "or say --insecure on a network that nobody else is in");
-  }
-  traces = std::make_unique<TraceEndpoint>(
-      TraceEndpointOptions{.on = trace != nullptr, .error_response = refusal_text});
-  if (trace != nullptr) {
-    traces->attach({trace.get(), false, [this](const TraceWindow& window) {
-                      return trace_text(*trace, window, {"ffn", facts.rank});
-                    }});
-  }
-  RouteTable routes;
-  routes.add("GET", "/metrics",
-             [this](const std::shared_ptr<HttpRequest>&, const std::shared_ptr<ResponseWriter>& writer) {
-               writer->respond({.content_type = ServingMetrics::content_type(),
-                                .body = ffn_metrics_text(worker->stats(), worker->clients())});
-             });
-  routes.add("GET", kTracePath,
-             [this](const std::shared_ptr<HttpRequest>& request,
-                    const std::shared_ptr<ResponseWriter>& writer) { traces->handle(request, writer); });
-  TANDEM_ASSIGN(metrics, HttpServer::start(std::move(options), std::move(routes)));
-  facts.metrics = metrics->url() + "/metrics";
-  log_info("metrics at " + facts.metrics);
+  TraceSource source{trace.get(), false, [this](const TraceWindow& window) {
+                       return trace_text(*trace, window, {"ffn", facts.rank});
+                     }};
+  TANDEM_ASSIGN(metrics,
+                RankListener::start(
+                    settings, [this] { return ffn_metrics_text(worker->stats(), worker->clients()); },
+                    std::move(source)));
+  facts.metrics = metrics->metrics_url();
   return {};
 }
 
@@ -151,7 +101,7 @@ std::optional<Error> FfnHost::misfit() const {
   return impl_->worker->misfit();
 }
 void FfnHost::stop(Duration drain_limit) {
-  if (impl_->traces) impl_->traces->stop();  // its answer leaves while requests do
+  if (impl_->metrics) impl_->metrics->stop_traces();  // its answer leaves while requests do
   impl_->worker->stop(drain_limit);
 }
 

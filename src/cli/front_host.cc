@@ -8,12 +8,14 @@
 #include "base/log.h"
 #include "cli/compute.h"
 #include "cli/peer_settings.h"
+#include "cli/rank_listener.h"
 #include "cli/stop_signal.h"
 #include "model/model_weights.h"
 #include "serving/engine_front.h"
 #include "serving/engine_link.h"
 #include "serving/engine_server.h"
 #include "serving/served_model.h"
+#include "serving/serving_metrics.h"
 
 namespace tandem {
 namespace {
@@ -65,7 +67,8 @@ int64_t number(const std::string& text) {
 
 struct AttentionHost::Impl {
   std::unique_ptr<EngineHost> engine;
-  std::unique_ptr<EngineServer> server;  // last: it leaves before the engine does
+  std::unique_ptr<EngineServer> server;   // it leaves before the engine does
+  std::unique_ptr<RankListener> metrics;  // asks the engine
   RankFacts facts;
 };
 
@@ -75,6 +78,7 @@ const RankFacts& AttentionHost::facts() const {
   return impl_->facts;
 }
 void AttentionHost::stop(Duration drain_limit) {
+  if (impl_->metrics) impl_->metrics->stop_traces();  // its answer leaves while requests do
   impl_->server->stop(drain_limit);
 }
 
@@ -96,6 +100,15 @@ Result<std::unique_ptr<AttentionHost>> AttentionHost::create(const Settings& set
                            {"threads", std::to_string(impl->facts.threads)}};
   TANDEM_ASSIGN(impl->server, EngineServer::start(std::move(options), impl->engine->engine()));
   impl->facts.address = impl->server->address();
+  if (!settings.afd.metrics_listen.empty()) {
+    // Nothing comes by HTTP here: what counts requests stays at 0.
+    TANDEM_ASSIGN(
+        impl->metrics,
+        RankListener::start(
+            settings, [engine = impl->engine.get()] { return ServingMetrics().text(&engine->engine()); },
+            impl->engine->trace_source()));
+    impl->facts.metrics = impl->metrics->metrics_url();
+  }
   return std::unique_ptr<AttentionHost>(new AttentionHost(std::move(impl)));
 }
 

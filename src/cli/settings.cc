@@ -186,9 +186,10 @@ OptionSet Settings::declare() {
       "Who is one client for an FFN rank's shares of time and quotas: each connection, or all "
       "connections of one address over tcp and ucx (of one process over shm). host: who opens many has "
       "no more than who opens one.");
-  set.text(
-      "afd.metrics_listen", afd.metrics_listen,
-      "HOST:PORT at which an FFN rank answers GET /metrics; port 0: chosen by the system. Empty: nowhere.");
+  set.text("afd.metrics_listen", afd.metrics_listen,
+           "HOST:PORT at which an FFN rank, or an attention rank behind fronts, answers GET /metrics; port "
+           "0: chosen by "
+           "the system. Empty: nowhere.");
   set.list("afd.capture_sizes", afd.capture_sizes,
            "Rows of the decode programs of graph mode, ascending; a step with more rows runs eager.");
   set.integer("afd.connect_timeout_s", afd.connect_timeout_s, 1, 86400,
@@ -259,11 +260,11 @@ OptionSet Settings::declare() {
   set.integer("serving.drain_s", serving.drain_s, 0, 3600,
               "How long open replies may go on when the server is asked to stop, in seconds.");
 
-  set.boolean(
-      "serving.trace_requests", serving.trace_requests,
-      "Answer GET /debug/trace (tandem trace --url): what the lanes of this process, or an FFN rank at "
-      "afd.metrics_listen, do in the next seconds; with engine.trace also in the last ones. Who may use the "
-      "API may ask. Memory for engine.trace_events is taken once somebody does.");
+  set.boolean("serving.trace_requests", serving.trace_requests,
+              "Answer GET /debug/trace (tandem trace --url): what this process does (of a rank without the "
+              "API: at afd.metrics_listen) in the next seconds; with engine.trace also in the last ones. Who "
+              "may use the "
+              "API may ask. Memory for engine.trace_events is taken once somebody does.");
 
   set.integer("up.attention", up.attention, 1, 1024, "Attention ranks to start.");
   set.integer("up.ffn", up.ffn, 0, 1024, "FFN ranks to start; 0: colocated.");

@@ -57,7 +57,7 @@ struct AfdSettings {
   int64_t max_clients = 64;  // of an FFN rank
   int64_t client_waiting_tiles = 64, client_waiting_rows = 4096;
   std::string client_unit = "connection";  // whose share of an FFN rank's time and quota
-  std::string metrics_listen;              // of an FFN rank: HOST:PORT; empty: none
+  std::string metrics_listen;              // of a rank without the API: HOST:PORT; empty: none
   std::vector<std::string> capture_sizes = {"8", "16", "32", "64", "128"};
   int64_t connect_timeout_s = 300;
   bool insecure = false;

@@ -39,6 +39,8 @@ struct TraceEndpoint::Visit {
   TraceRequest asked;
   TraceSource source;
   std::shared_ptr<ResponseWriter> writer;
+  int64_t from_ns = 0;
+  uint64_t since = 0;        // TraceRing::window
   bool client_left = false;  // under mutex_
 };
 
@@ -77,7 +79,8 @@ void TraceEndpoint::handle(const std::shared_ptr<HttpRequest>& request,
                     "process with --trace FILE");
     if (busy_) return refuse(409, "a trace is being taken, one at a time: ask again when it is done");
     busy_ = true;
-    *visit = {*asked, source_, writer};
+    *visit = {.asked = *asked, .source = source_, .writer = writer};
+    begin(*visit);
   }
   writer->on_disconnect([this, held = std::weak_ptr(visit)] {  // which holds the writer, which holds this
     const auto visited = held.lock();
@@ -87,6 +90,17 @@ void TraceEndpoint::handle(const std::shared_ptr<HttpRequest>& request,
     changed_.notify_all();
   });
   thread_->post([this, visit] { run(*visit); });
+}
+
+// Now, and not when the thread has its turn, which may be late: it has the lowest priority.
+void TraceEndpoint::begin(Visit& visit) {
+  visit.from_ns = trace_time(now());
+  if (visit.asked.past) {
+    visit.from_ns -= static_cast<int64_t>(visit.asked.seconds * 1e9);
+    return;
+  }
+  visit.since = visit.source.ring->written();
+  if (!visit.source.always) visit.source.ring->ask();
 }
 
 void TraceEndpoint::wait(const Visit& visit) {
@@ -99,17 +113,11 @@ void TraceEndpoint::wait(const Visit& visit) {
 void TraceEndpoint::run(const Visit& visit) {
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kTraceThreadNice);
   const TraceSource& source = visit.source;
-  int64_t from = trace_time(now());
-  uint64_t since = source.ring->written();
-  if (visit.asked.past) {
-    from -= static_cast<int64_t>(visit.asked.seconds * 1e9);
-    since = 0;
-  } else {
-    if (!source.always) source.ring->ask();
+  if (!visit.asked.past) {
     wait(visit);
     if (!source.always) source.ring->end();
   }
-  std::string text = source.write(source.ring->window(from, since, options_.max_events));
+  std::string text = source.write(source.ring->window(visit.from_ns, visit.since, options_.max_events));
   {
     // Before the reply: who has it may ask again.
     const std::lock_guard lock(mutex_);

@@ -63,6 +63,7 @@ class TraceEndpoint {
  private:
   struct Visit;
 
+  static void begin(Visit& visit);
   void run(const Visit& visit);
   // Until the time is over, the client has left, or stop().
   void wait(const Visit& visit);

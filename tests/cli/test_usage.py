@@ -61,14 +61,14 @@ REFUSED = [
      "serving.trace_requests: true in front of attention ranks is not supported: lanes and HTTP are in different processes; use engine.trace at "
      "the attention ranks"),
     (["attention", "--model", ARITH, "--ffn", "tcp://127.0.0.1:1", "--attention-listen", "tcp://127.0.0.1:0", "--trace-requests"],
-     "serving.trace_requests: true behind a front is not supported: lanes and HTTP are in different processes; use engine.trace at the attention "
-     "ranks"),
+     "serving.trace_requests: true without afd.metrics_listen is not supported: this rank has no other HTTP; use --metrics-listen 127.0.0.1:9100"),
+    (["attention", "--model", ARITH, "--ffn", "tcp://127.0.0.1:1", "--metrics-listen", "127.0.0.1:0"],
+     "afd.metrics_listen: 127.0.0.1:0 is not supported by a process that serves the API; its own /metrics has it: use serving.port"),
     (["up", "--model", ARITH, "--attention", "2", "--trace-requests"],
      "serving.trace_requests: true with up.attention 2 is not supported: lanes and HTTP are in different processes; use engine.trace at the "
      "attention ranks"),
     (["ffn", "--model", ARITH, "--trace-requests"],
-     "serving.trace_requests: true without afd.metrics_listen is not supported: an FFN rank has no other HTTP; use --metrics-listen "
-     "127.0.0.1:9100"),
+     "serving.trace_requests: true without afd.metrics_listen is not supported: this rank has no other HTTP; use --metrics-listen 127.0.0.1:9100"),
     (["ffn", "--model", ARITH, "--listen", "tcp://127.0.0.1:0", "--trace-requests", "--metrics-listen", "0.0.0.0:0"],
      "afd.metrics_listen: other hosts reach 0.0.0.0:0 and serving.trace_requests lets whoever does record this rank; give --api-key-file, or say "
      "--insecure on a network that nobody else is in"),

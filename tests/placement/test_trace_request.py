@@ -6,10 +6,11 @@ import json
 import subprocess
 import threading
 import time
+import urllib.request
 
 import pytest
 
-from tests.conftest import ARITH, BINARY, WAIT_LIMIT_S, FfnRank, TandemServer
+from tests.conftest import ARITH, BINARY, WAIT_LIMIT_S, FfnRank, TandemServer, start_ffn_ranks
 from tests.placement.test_trace import MOST_UNKNOWN, check_file, check_sums
 
 PROMPT = {"model": "arith", "prompt": "Tom has 3 apples and buys 4 more.", "max_tokens": 48, "temperature": 0, "ignore_eos": True}
@@ -160,6 +161,33 @@ def test_the_last_seconds_of_a_server_that_records_all_the_time(tmp_path):
     (end,) = json.loads(trace("--read", str(at_exit), "--json").stdout)["ranks"]
     assert now["steps"] == end["steps"] > 0 and now["wall_ns"] == end["wall_ns"], "the same steps: nothing ran since"
     assert end["parts"]["unaccounted_ns"] <= MOST_UNKNOWN * end["wall_ns"]
+
+
+def test_an_attention_rank_behind_a_front(tmp_path):
+    ranks = start_ffn_ranks("shm", 1, tmp_path, "--threads", "1")
+    rank = subprocess.Popen([BINARY, "attention", "--model", str(ARITH), "--ffn", ranks[0].address, "--attention-listen", "tcp://127.0.0.1:0",
+                             "--threads", "1", "--json", "--trace-requests", "--metrics-listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
+    facts = json.loads(rank.stdout.readline())
+    front = TandemServer(["serve", "--model", str(ARITH), "--attention", facts["address"], "--port", "0"], tmp_path)
+    output = tmp_path / "t.json"
+    try:
+        front.wait_ready()
+        with load(front):
+            done = trace("--url", facts["metrics"], "--seconds", "0.3", "--output", str(output), "--json")
+        assert done.returncode == 0, done.stderr
+        (report,) = json.loads(done.stdout)["ranks"]
+        check_sums(report)
+        check_file(output, 1, 1)
+        assert report["steps"] > 0
+        with urllib.request.urlopen(facts["metrics"]) as reply:
+            metrics = reply.read().decode()
+        assert "tandem_ready 1" in metrics.splitlines()
+    finally:
+        assert front.stop() == 0
+        rank.terminate()
+        assert rank.wait(WAIT_LIMIT_S) == 0
+        rank.stdout.close()
+        ranks[0].close()
 
 
 def test_off_unless_it_is_asked_for(tandem_server, tmp_path):
