@@ -1,4 +1,4 @@
-// Pieces of request parsing that both APIs use. Internal to openai_request.cc and chat_request.cc.
+// Pieces of request parsing that the APIs share. Internal to the parsers of requests (*_request.cc).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
