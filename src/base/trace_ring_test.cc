@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <stop_token>
 #include <thread>
 
 namespace tandem {
@@ -101,9 +102,9 @@ TEST(TraceRingTest, IsOnAtTheWritersTurnAfterSomebodyAsks) {
 // Whatever the writer overwrites meanwhile, a reader has whole events, one after another.
 TEST(TraceRingTest, ReadersSeeWholeEventsWhileTheWriterGoesOn) {
   TraceRing ring(64);
-  std::atomic<bool> stop{false};
-  std::thread writer([&] {
-    for (int64_t i = 0; !stop.load(); ++i) {
+  // Ends with the test, however that ends.
+  const std::jthread writer([&](const std::stop_token& stop) {
+    for (int64_t i = 0; !stop.stop_requested(); ++i) {
       TraceEvent made = event(i, i);
       made.arrived_ns = i;
       made.queue_us = made.compute_us = made.exchange_us = made.residence_us = static_cast<uint32_t>(i);
@@ -128,8 +129,6 @@ TEST(TraceRingTest, ReadersSeeWholeEventsWhileTheWriterGoesOn) {
     }
     seen += window.events.size();
   }
-  stop.store(true);
-  writer.join();
   EXPECT_GT(seen, 0u);
 }
 
