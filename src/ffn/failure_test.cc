@@ -23,16 +23,6 @@ void pause() {
   std::this_thread::sleep_for(milliseconds(1));
 }
 
-template <class Condition>
-bool eventually(Condition&& condition) {
-  const Instant limit = now() + std::chrono::seconds(30);  // a limit for hangs, not a measure
-  while (!condition()) {
-    if (now() > limit) return false;
-    pause();
-  }
-  return true;
-}
-
 // Holds the compute thread before each group while closed.
 class Gate {
  public:

@@ -19,16 +19,6 @@ namespace {
 using namespace split_testing;
 using std::chrono::milliseconds;
 
-template <class Condition>
-bool eventually(Condition&& condition) {
-  const Instant limit = now() + std::chrono::seconds(30);  // a limit for hangs, not a measure
-  while (!condition()) {
-    if (now() > limit) return false;
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  return true;
-}
-
 // What this process logs, while it lives.
 class CapturedLog {
  public:

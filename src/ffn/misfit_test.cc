@@ -11,15 +11,6 @@ using std::chrono::milliseconds;
 
 constexpr auto kLongerThanARefusal = milliseconds(300);  // a refused connection lingers for 200 ms
 
-// Until `holds` or for as long as a hang is not yet certain.
-bool eventually(const std::function<bool()>& holds) {
-  for (const Instant limit = now() + std::chrono::seconds(20); now() < limit;) {
-    if (holds()) return true;
-    std::this_thread::sleep_for(milliseconds(5));
-  }
-  return false;
-}
-
 TEST(Misfit, AFirstClientWithOtherSettingsIsOne) {
   for (const std::string transport : {"inproc", "tcp", "shm"}) {
     SplitModel ffn({}), reference({});

@@ -94,14 +94,4 @@ struct Pool {
   }
 };
 
-// Tests wait for what must come; a test that waits for longer hangs, and says so.
-inline bool eventually(const std::function<bool()>& condition) {
-  const Instant limit = now() + std::chrono::seconds(30);  // a limit for hangs, not a measure
-  while (!condition()) {  // true once is enough: the next call may meet another rank
-    if (now() > limit) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return true;
-}
-
 }  // namespace tandem::split_testing

@@ -11,16 +11,6 @@ using std::chrono::milliseconds;
 
 constexpr uint32_t kCredits = 8;
 
-template <class Condition>
-bool eventually(Condition&& condition) {
-  const Instant limit = now() + std::chrono::seconds(30);  // a limit for hangs, not a measure
-  while (!condition()) {
-    if (now() > limit) return false;
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  return true;
-}
-
 // Asks again and again, and compares every answer, until it is told to end.
 class Victim {
  public:

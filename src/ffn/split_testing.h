@@ -14,6 +14,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "afd/remote_ffn.h"
@@ -257,6 +258,17 @@ class Work {
   std::vector<float> weights_;
   std::vector<std::byte> output_, expected_;
 };
+
+// Tests wait for what must come; a test that waits for longer hangs, and says so.
+template <class Condition>
+bool eventually(Condition&& condition) {
+  const Instant limit = now() + std::chrono::seconds(30);  // a limit for hangs, not a measure
+  while (!condition()) {  // true once is enough: the next call may meet another rank
+    if (now() > limit) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
 
 // Waits for `count` completions; a test that waits for longer than this hangs, and says so.
 inline std::vector<Completion> wait_for(FfnPort& port, size_t count) {
