@@ -42,6 +42,17 @@ uint32_t tiles_of(const MlaArgs& args, size_t row) {
   return latent_tiles(args.rows[row].position + 1);
 }
 
+AttentionShape shape_of(const ExpandedMlaArgs& args) {
+  return {args.num_heads, latent_most_queries(args.key_dim, args.value_dim, args.dtype),
+          size_t{latent_padded_dim(args.value_dim)} + 16, true};
+}
+std::span<const AttentionRow> rows_of(const ExpandedMlaArgs& args) {
+  return args.rows;
+}
+uint32_t tiles_of(const ExpandedMlaArgs& args, size_t row) {
+  return latent_tiles(args.rows[row].position + 1);
+}
+
 AttentionShape shape_of(const IndexSelectArgs&) {
   return {1, 1, kLatentTileKeys};
 }
@@ -110,7 +121,8 @@ const AttentionPlan& AttentionPlanner::make(const Args& args) {
     group.tiles_per_task = group.tiles;
     // With all heads in one task the next one's keys are asked for in time.
     group.chunks_per_task =
-        groups_.size() >= kTasksPerThread * static_cast<uint64_t>(threads_) ? shape.chunks : 1;
+        !shape.apart && groups_.size() >= kTasksPerThread * static_cast<uint64_t>(threads_) ? shape.chunks
+                                                                                            : 1;
     group.first_task = plan_.tasks;
     group.first_fold = plan_.folds;
     const size_t floats = shape.row_floats * group.rows * group.tiles * shape.chunks;
@@ -135,6 +147,9 @@ const AttentionPlan& AttentionPlanner::plan(const GqaArgs& args) {
   return make(args);
 }
 const AttentionPlan& AttentionPlanner::plan(const MlaArgs& args) {
+  return make(args);
+}
+const AttentionPlan& AttentionPlanner::plan(const ExpandedMlaArgs& args) {
   return make(args);
 }
 const AttentionPlan& AttentionPlanner::plan(const IndexSelectArgs& args) {

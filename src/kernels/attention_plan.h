@@ -20,6 +20,7 @@ namespace tandem {
 
 struct GqaArgs;
 struct MlaArgs;
+struct ExpandedMlaArgs;
 struct IndexSelectArgs;
 struct CompressedAttentionArgs;
 
@@ -41,6 +42,7 @@ struct AttentionShape {
   uint32_t chunks = 1;     // of heads, which are tasks of their own
   uint32_t most_rows = 1;  // of a group
   size_t row_floats = 0;   // the partial result of one row, chunk and tile
+  bool apart = false;      // chunks share no keys: a task never has several
 };
 
 struct AttentionPlan {
@@ -82,6 +84,7 @@ class AttentionPlanner {
   // Valid until the next call.
   const AttentionPlan& plan(const GqaArgs& args);
   const AttentionPlan& plan(const MlaArgs& args);
+  const AttentionPlan& plan(const ExpandedMlaArgs& args);
   const AttentionPlan& plan(const IndexSelectArgs& args);
   const AttentionPlan& plan(const CompressedAttentionArgs& args);
 

@@ -121,6 +121,11 @@ inline constexpr uint32_t kLatentTileKeys = 256;
   return HeadChunks(args.num_heads, mla_most_queries(args));
 }
 
+// Each head has keys of its own.
+[[gnu::always_inline]] inline HeadChunks expanded_chunks(const ExpandedMlaArgs& args) {
+  return HeadChunks(args.num_heads, 1);
+}
+
 // Rows have entries of their own, so that a task has one row. With few rows its heads are shared out.
 [[gnu::always_inline]] inline HeadChunks compressed_chunks(const CompressedAttentionArgs& args) {
   constexpr uint32_t kFewRows = 4, kHeadsOfFew = 32;

@@ -187,8 +187,7 @@ struct GqaArgs {
   const AttentionPlan* plan = nullptr;  // KernelRunner makes it
 };
 
-// Multi-head latent attention in its absorbed form, for prefill and decode alike (so that both give the same
-// bits): score = (query_latent . c + query_rope . k_rope) * scale; out = sum p * c.
+// Multi-head latent attention in its absorbed form: score = (query_latent . c + query_rope . k_rope) * scale; out = sum p * c.
 struct MlaArgs {
   std::span<const AttentionRow> rows;
   KvCacheView cache;                    // per token: latent_dim + rope_dim values
@@ -198,6 +197,35 @@ struct MlaArgs {
   size_t query_rope_stride = 0, query_rope_head_stride = 0;
   ActivationOut out;  // [rows, num_heads * latent_dim]
   uint32_t num_heads = 0, latent_dim = 0, rope_dim = 0;
+  float scale = 1.0f;
+  const AttentionPlan* plan = nullptr;  // KernelRunner makes it
+};
+
+// Latents of a sequence out of its blocks, side by side, for the products that expand them: positions
+// [0, keys), in the cache's dtype, codes as the bf16 numbers that they stand for. The rotated part of each goes
+// behind the expanded key of every head.
+struct MlaGatherArgs {
+  KvCacheView cache;
+  const int32_t* block_table = nullptr;
+  uint32_t keys = 0, latent_dim = 0, rope_dim = 0;
+  ActivationOut latents;  // [keys, latent_dim]
+  ActivationOut rope;     // [keys, num_heads, rope_dim], heads `rope_head_stride` apart, of the same dtype
+  size_t rope_head_stride = 0;
+  uint32_t num_heads = 0;
+};
+
+// Multi-head latent attention over expanded keys and values, contiguous rows that all rows' sequence has:
+// score = query . key * scale; out = sum p * value. A row's bits depend on its own keys alone, as in gqa, but
+// are not those of `mla` over the latents that the keys were made of.
+struct ExpandedMlaArgs {
+  std::span<const AttentionRow> rows;  // of one sequence; its blocks are not read
+  DType dtype = DType::bf16;           // of keys and values: bf16 or f32
+  const void* keys = nullptr;          // [positions, num_heads, value_dim + key_dim]: the value, then the key
+  size_t key_stride = 0;               // elements between positions
+  const float* query = nullptr;        // [rows, num_heads, key_dim]
+  size_t query_stride = 0;             // elements between rows
+  ActivationOut out;                   // [rows, num_heads * value_dim]
+  uint32_t num_heads = 0, key_dim = 0, value_dim = 0;
   float scale = 1.0f;
   const AttentionPlan* plan = nullptr;  // KernelRunner makes it
 };

@@ -72,6 +72,8 @@ struct KernelTable {
   Kernel<KvWriteArgs> kv_write;
   PlannedKernel<GqaArgs> gqa;
   PlannedKernel<MlaArgs> mla;
+  Kernel<MlaGatherArgs> mla_gather;
+  PlannedKernel<ExpandedMlaArgs> expanded_mla;
   Kernel<CompressArgs> compress;
   Kernel<TrainedRoundingArgs> trained_rounding;
   PlannedKernel<IndexSelectArgs> index_select;

@@ -89,6 +89,8 @@ struct Checker {
     TANDEM_TRY(vector(name + "kv_a_norm", weights.kv_a_norm, a.kv_lora_rank));
     TANDEM_TRY(
         heads(name + "key_absorb", weights.key_absorb, a.num_heads, a.kv_lora_rank, a.qk_nope_head_dim));
+    TANDEM_TRY(
+        heads(name + "key_expand", weights.key_expand, a.num_heads, a.qk_nope_head_dim, a.kv_lora_rank));
     TANDEM_TRY(heads(name + "value_absorb", weights.value_absorb, a.num_heads, a.v_head_dim, a.kv_lora_rank));
     return matrix(name + "output", weights.output, config.hidden_size, a.num_heads * a.v_head_dim);
   }

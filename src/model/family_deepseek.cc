@@ -214,14 +214,18 @@ void plan_deepseek(const ModelConfig& config, LoadPlan& plan, ModelWeights& weig
                 hidden);
     plan.vector(w.kv_a_norm, kRole, attn + "kv_a_layernorm.weight", a.kv_lora_rank);
     // kv_b_proj holds, head after head, the rows that make the key's nope part and those that make the value.
-    // Absorbed attention multiplies the query by the first (transposed) and the summed latents by the second.
+    // Absorbed attention multiplies the query by the first (transposed) and the summed latents by the second;
+    // expanded attention multiplies latents by both.
     const size_t kv_b =
         plan.claim(attn + "kv_b_proj.weight", {heads * head_rows, a.kv_lora_rank}, kRole, true);
     w.key_absorb.resize(heads);
+    w.key_expand.resize(heads);
     w.value_absorb.resize(heads);
     for (uint32_t head = 0; head < heads; ++head) {
       const uint64_t first = uint64_t{head} * head_rows;
       plan.pack_transposed(w.key_absorb[head], kRole, {kv_b, first, a.qk_nope_head_dim}, a.kv_lora_rank);
+      plan.pack(w.key_expand[head], kRole, PackArrangement::plain, {{kv_b, first, a.qk_nope_head_dim}},
+                a.kv_lora_rank);
       plan.pack(w.value_absorb[head], kRole, PackArrangement::plain,
                 {{kv_b, first + a.qk_nope_head_dim, a.v_head_dim}}, a.kv_lora_rank);
     }

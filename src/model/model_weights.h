@@ -47,6 +47,7 @@ struct AttentionWeights {
   PackedWeight kv_a;             // [kv_lora_rank + rope, hidden]
   std::vector<float> kv_a_norm;  // [kv_lora_rank]
   std::vector<PackedWeight> key_absorb;    // [heads]: W_UK transposed, [kv_lora_rank, nope]
+  std::vector<PackedWeight> key_expand;    // [heads]: W_UK, [nope, kv_lora_rank]
   std::vector<PackedWeight> value_absorb;  // [heads]: W_UV, [v_head_dim, kv_lora_rank]
   PackedWeight output;  // [hidden, heads * (head_dim or v_head_dim)]; compressed: [hidden, groups * lora]
   // compressed: q_a, q_a_norm, q_b [heads * head_dim, q_lora_rank], kv_a [head_dim, hidden] and kv_a_norm

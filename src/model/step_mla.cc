@@ -16,7 +16,13 @@ constexpr float kLatentNormEpsilon = 1e-6f;
 }  // namespace
 
 MlaStep::MlaStep(ProgramBuilder& builder, const ModelConfig& config, const StepTensors& tensors)
-    : config_(config), tensors_(tensors) {
+    : config_(config),
+      sizes_{.num_heads = config.attention.num_heads,
+             .latent_dim = config.attention.kv_lora_rank,
+             .nope_dim = config.attention.qk_nope_head_dim,
+             .rope_dim = config.attention.qk_rope_head_dim,
+             .value_dim = config.attention.v_head_dim},
+      tensors_(tensors) {
   const AttentionConfig& attention = config.attention;
   const DType compute = tensors.compute_dtype;
   const uint32_t heads = attention.num_heads;
@@ -33,6 +39,8 @@ MlaStep::MlaStep(ProgramBuilder& builder, const ModelConfig& config, const StepT
   query_latent_ = builder.tensor("attention.query_latent", DType::f32, heads * attention.kv_lora_rank);
   attended_ = builder.tensor("attention.attended", compute, heads * attention.kv_lora_rank);
   values_ = builder.tensor("attention.values", compute, heads * attention.v_head_dim);
+  if (builder.ffn_traits().sum_mode != SumMode::deterministic)
+    workspace_ = MlaWorkspace::plan(builder, sizes_, compute, config.max_position_embeddings);
 }
 
 void MlaStep::append(ProgramBuilder& builder, uint32_t layer, const AttentionWeights& weights,
@@ -64,12 +72,6 @@ void MlaStep::append(ProgramBuilder& builder, uint32_t layer, const AttentionWei
                                         .table = tensors_.rope,
                                         .layout = attention.rope.layout}));
   if (tensors_.compute_dtype != DType::f32) builder.append(convert(name + "q_round", query_, query_rounded_));
-  append_matmul(builder, name + "key_absorb",
-                {.weights = weights.key_absorb,
-                 .in = query_rounded_,
-                 .in_batch_stride = head_width,
-                 .out = query_latent_,
-                 .out_batch_stride = latent_dim});
 
   // Latent and the shared rotated key part. Only the latent is normed.
   append_matmul(builder, name + "kv_a", {.weights = {&weights.kv_a, 1}, .in = tensors_.normed, .out = kv_});
@@ -88,22 +90,19 @@ void MlaStep::append(ProgramBuilder& builder, uint32_t layer, const AttentionWei
                                               .second_column = latent_dim,
                                               .second_width = attention.qk_rope_head_dim}));
 
-  builder.append(mla(name + "mla", {.cache = cache,
-                                    .query_latent = query_latent_,
-                                    .query_rope = query_,
-                                    .query_rope_column = nope,
-                                    .query_rope_head_stride = head_width,
-                                    .out = attended_,
-                                    .num_heads = attention.num_heads,
-                                    .latent_dim = latent_dim,
-                                    .rope_dim = attention.qk_rope_head_dim,
-                                    .scale = attention.softmax_scale}));
-  append_matmul(builder, name + "value_absorb",
-                {.weights = weights.value_absorb,
-                 .in = attended_,
-                 .in_batch_stride = latent_dim,
-                 .out = values_,
-                 .out_batch_stride = attention.v_head_dim});
+  append_mla(builder, name,
+             {.sizes = sizes_,
+              .cache = cache,
+              .key_absorb = weights.key_absorb,
+              .key_expand = weights.key_expand,
+              .value_absorb = weights.value_absorb,
+              .workspace = workspace_,
+              .query = query_,
+              .query_rounded = query_rounded_,
+              .query_latent = query_latent_,
+              .attended = attended_,
+              .values = values_,
+              .scale = attention.softmax_scale});
   append_matmul(builder, name + "output",
                 {.weights = {&weights.output, 1}, .in = values_, .out = tensors_.branch});
 }

@@ -1,7 +1,6 @@
 // Multi-head latent attention of a layer (DeepSeek-V2 and V3, Moonlight, Kimi-K2), with and without a
-// low-rank query. Prefill and decode both use the absorbed form: the query is taken into the latent space
-// (W_UK^T q), attends to the cached latents, and the result is taken out again (W_UV). One form for both
-// means that any chunking of a prompt gives the same bits.
+// low-rank query. Decode, and with deterministic sums prefill too, in the absorbed form; long parts of a
+// prompt in the expanded one (program/operations_mla.h).
 #pragma once
 
 #include <cstdint>
@@ -9,6 +8,7 @@
 #include "model/model_config.h"
 #include "model/model_weights.h"
 #include "model/step_tensors.h"
+#include "program/operations_mla.h"
 #include "program/program.h"
 #include "program/state_caches.h"
 
@@ -24,6 +24,7 @@ class MlaStep {
 
  private:
   const ModelConfig& config_;
+  MlaSizes sizes_;
   StepTensors tensors_;
   Tensor query_low_;         // float32 [rows, q_lora_rank]; none without q_lora
   Tensor query_low_normed_;  // compute dtype [rows, q_lora_rank]
@@ -31,9 +32,10 @@ class MlaStep {
   Tensor query_rounded_;     // compute dtype, the same columns; query_ itself when that is float32
   Tensor kv_;                // float32 [rows, kv_lora_rank + rope]
   Tensor latent_;            // float32 [rows, kv_lora_rank], normed
-  Tensor query_latent_;      // float32 [rows, heads * kv_lora_rank]
-  Tensor attended_;          // compute dtype [rows, heads * kv_lora_rank]
-  Tensor values_;            // compute dtype [rows, heads * v_head_dim]
+  MlaWorkspace workspace_;
+  Tensor query_latent_;  // float32 [rows, heads * kv_lora_rank]
+  Tensor attended_;      // compute dtype [rows, heads * kv_lora_rank]
+  Tensor values_;        // compute dtype [rows, heads * v_head_dim]
 };
 
 }  // namespace tandem

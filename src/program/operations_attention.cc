@@ -85,28 +85,4 @@ OperationPtr gqa(std::string name, const GqaSpec& spec) {
       OperationKind::attend);
 }
 
-OperationPtr mla(std::string name, const MlaSpec& spec) {
-  assert(spec.out.cols == spec.num_heads * spec.latent_dim && spec.query_latent.cols == spec.out.cols);
-  return make_compute(
-      std::move(name),
-      [spec](StepContext& step) -> Status {
-        MlaArgs args;
-        args.rows = step.batch.rows_of(spec.group);
-        args.cache = spec.cache;
-        args.query_latent = step.data<float>(spec.query_latent);
-        args.query_latent_stride = spec.query_latent.cols;
-        args.query_rope = step.data<float>(spec.query_rope, spec.query_rope_column);
-        args.query_rope_stride = spec.query_rope.cols;
-        args.query_rope_head_stride = spec.query_rope_head_stride;
-        args.out = step.out(spec.out);
-        args.num_heads = spec.num_heads;
-        args.latent_dim = spec.latent_dim;
-        args.rope_dim = spec.rope_dim;
-        args.scale = spec.scale;
-        step.kernels.run(step.kernels.table().mla, args);
-        return {};
-      },
-      OperationKind::attend);
-}
-
 }  // namespace tandem

@@ -55,17 +55,4 @@ struct GqaSpec {
 };
 OperationPtr gqa(std::string name, const GqaSpec& spec);
 
-struct MlaSpec {
-  KvCacheView cache;
-  uint32_t group = 0;
-  Tensor query_latent;  // float32 [rows, num_heads * latent_dim]
-  Tensor query_rope;    // float32; the rotated part of head h begins at query_rope_column + h *
-                        // query_rope_head_stride
-  uint32_t query_rope_column = 0, query_rope_head_stride = 0;
-  Tensor out;  // compute dtype [rows, num_heads * latent_dim]
-  uint32_t num_heads = 0, latent_dim = 0, rope_dim = 0;
-  float scale = 1.0f;
-};
-OperationPtr mla(std::string name, const MlaSpec& spec);
-
 }  // namespace tandem

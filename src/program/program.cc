@@ -32,6 +32,13 @@ Tensor ProgramBuilder::tensor(std::string name, DType dtype, uint32_t cols, Tens
   return tensor;
 }
 
+size_t ProgramBuilder::workspace(std::string name, size_t bytes) {
+  const size_t offset = program_.buffer_bytes_;
+  program_.buffers_.push_back({std::move(name), offset, Arena::rounded(bytes)});
+  program_.buffer_bytes_ += Arena::rounded(bytes);
+  return offset;
+}
+
 Tensor ProgramBuilder::shared_tensor(const std::string& name, DType dtype, uint32_t cols, TensorRows rows) {
   const std::string key = name + (rows == TensorRows::step ? ".step." : ".logits.") + std::to_string(cols);
   const auto planned = shared_.find(key);

@@ -81,6 +81,9 @@ class ProgramBuilder {
   // The buffer of this name that was planned before, or a new one: of operations that use it one after the
   // other.
   Tensor shared_tensor(const std::string& name, DType dtype, uint32_t cols, TensorRows rows);
+  // `bytes` of each lane beside its rows, aligned as they are; where they begin. Memory that no step writes is
+  // never taken from the system.
+  size_t workspace(std::string name, size_t bytes);
   void append(OperationPtr operation) { program_.operations_.push_back(std::move(operation)); }
 
   // How many state groups the operations read and write; 1 when nobody says.

@@ -165,7 +165,7 @@ class IndexTask {
         keys[i] = block_of(args_.entries, row, entry * args_.ratio) +
                   (args_.key_offset + size_t{entry % per_block} * args_.dim) * sizeof(Element);
       }
-      latent_score_keys<Keys>(query_, vectors_, keys, args_.dim, head_scores_);
+      latent_score_keys<Keys>(query_, vectors_, keys, 0, args_.dim, head_scores_);
       for (uint32_t i = 0; i < kLatentKeys && k + i < count; ++i) {
         Vec sum = zero();
         for (uint32_t v = 0; v < stride; v += 16)
@@ -255,7 +255,7 @@ inline void index_select_fold(const IndexSelectArgs& args, size_t fold, std::byt
 
 class CompressedSource {
  public:
-  static constexpr bool kSinks = true;
+  static constexpr bool kSinks = true, kValueFirst = false;
 
   CompressedSource(const CompressedAttentionArgs& args, const AttentionGroup& group, uint32_t first_head)
       : args_(args), row_(group.first_row), first_head_(first_head), keys_(compressed_keys(args, row_)) {

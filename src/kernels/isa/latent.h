@@ -27,6 +27,7 @@ namespace tandem::TANDEM_ISA_NAMESPACE {
 //   void query(uint32_t row, uint32_t h, const QueryLane&) puts it there
 //   void write(uint32_t row, uint32_t h, const float* total, uint32_t padded_dim)
 //   float sink(uint32_t h)                       score of a key without a value, if kSinks
+//   kValueFirst                                  the value stands before the key, not at its beginning
 // and of a cache of codes:
 //   uint8_t scale(uint32_t i)                    of the i-th key
 //   void decode(const std::byte* key, std::byte* to)  key and value in bf16, without the scale
@@ -224,7 +225,9 @@ class LatentTask {
   void run_tile(uint32_t tile, const LatentTile& source, const LatentTile& next, float* partial) {
     LatentTile space;
     const LatentTile& list = decoded(source, space);
-    latent_score_tile<Tile>(query_, vectors_, list, key_dim_, scores_);
+    constexpr bool kValueFirst = Source::kValueFirst;
+    latent_score_tile<Tile>(query_, vectors_, list, kValueFirst ? size_t{value_dim_} * sizeof(Element) : 0,
+                            key_dim_, scores_);
     const uint32_t first = first_row_of(tile);
     for (uint32_t v = 0; v < vectors_; ++v) {
       uint32_t counts[16];
@@ -239,7 +242,8 @@ class LatentTask {
     values.tile = &list;
     values.value_dim = value_dim_;
     values.ahead = next.count == 0 ? nullptr : &next;
-    values.ahead_tail = static_cast<uint32_t>((key_dim_ - value_dim_) * sizeof(Element));
+    values.ahead_tail =
+        static_cast<uint32_t>((kValueFirst ? key_dim_ : key_dim_ - value_dim_) * sizeof(Element));
     if constexpr (Keys::kCoded) {
       values.ahead_tail_at = source_.value_codes();
       values.ahead_shift = 1;

@@ -31,14 +31,14 @@ struct LatentTile {
 // scores[key, q] = query q . key for 16 * Vecs queries and kLatentKeys keys.
 template <class Keys, int Vecs>
 void latent_scores(const std::byte* query, size_t query_stride, const std::byte* const* key_list,
-                   uint32_t key_dim, float* scores, size_t score_stride) {
+                   size_t key_offset, uint32_t key_dim, float* scores, size_t score_stride) {
   using Product = typename Keys::Product;
   using Element = typename Keys::Element;
   Vec sums[kLatentKeys][Vecs];
   const Element* keys[kLatentKeys];
 #pragma GCC unroll 16
   for (int k = 0; k < kLatentKeys; ++k) {
-    keys[k] = reinterpret_cast<const Element*>(key_list[k]);
+    keys[k] = reinterpret_cast<const Element*>(key_list[k] + key_offset);
 #pragma GCC unroll 2
     for (int v = 0; v < Vecs; ++v) sums[k][v] = zero();
   }
@@ -70,26 +70,27 @@ void latent_scores(const std::byte* query, size_t query_stride, const std::byte*
   }
 }
 
-// Scores of kLatentKeys keys.
+// Scores of kLatentKeys keys, which begin `key_offset` bytes behind the addresses.
 template <class Keys>
 void latent_score_keys(const std::byte* query, uint32_t vectors, const std::byte* const* keys,
-                       uint32_t key_dim, float* scores) {
+                       size_t key_offset, uint32_t key_dim, float* scores) {
   const size_t stride = size_t{vectors} * 16;
   uint32_t v = 0;
   for (; v + 2 <= vectors; v += 2)
-    latent_scores<Keys, 2>(query + v * kLineBytes, vectors * kLineBytes, keys, key_dim, scores + v * 16,
-                           stride);
+    latent_scores<Keys, 2>(query + v * kLineBytes, vectors * kLineBytes, keys, key_offset, key_dim,
+                           scores + v * 16, stride);
   if (v < vectors)
-    latent_scores<Keys, 1>(query + v * kLineBytes, vectors * kLineBytes, keys, key_dim, scores + v * 16,
-                           stride);
+    latent_scores<Keys, 1>(query + v * kLineBytes, vectors * kLineBytes, keys, key_offset, key_dim,
+                           scores + v * 16, stride);
 }
 
 // All scores of a tile, of `vectors` vectors of queries.
 template <class Keys>
-void latent_score_tile(const std::byte* query, uint32_t vectors, const LatentTile& tile, uint32_t key_dim,
-                       float* scores) {
+void latent_score_tile(const std::byte* query, uint32_t vectors, const LatentTile& tile, size_t key_offset,
+                       uint32_t key_dim, float* scores) {
   for (uint32_t k = 0; k < tile.count; k += kLatentKeys)
-    latent_score_keys<Keys>(query, vectors, tile.keys + k, key_dim, scores + size_t{k} * vectors * 16);
+    latent_score_keys<Keys>(query, vectors, tile.keys + k, key_offset, key_dim,
+                            scores + size_t{k} * vectors * 16);
 }
 
 // Where a query goes: one lane of each column.

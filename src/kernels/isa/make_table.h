@@ -6,6 +6,7 @@
 #include "kernels/isa/combine.h"
 #include "kernels/isa/compressed.h"
 #include "kernels/isa/elementwise.h"
+#include "kernels/isa/expanded_mla.h"
 #include "kernels/isa/gqa.h"
 #include "kernels/isa/hyper_connection.h"
 #include "kernels/isa/isa_namespace.h"
@@ -44,6 +45,9 @@ constexpr KernelTable make_table(std::string_view name) noexcept {
   table.kv_write = {kv_write_tasks, kv_write_run};
   table.gqa = {{planned_tasks<GqaArgs>, gqa_run}, {planned_folds<GqaArgs>, gqa_fold}};
   table.mla = {{planned_tasks<MlaArgs>, mla_run}, {planned_folds<MlaArgs>, mla_fold}};
+  table.mla_gather = {mla_gather_tasks, mla_gather_run};
+  table.expanded_mla = {{planned_tasks<ExpandedMlaArgs>, expanded_mla_run},
+                        {planned_folds<ExpandedMlaArgs>, expanded_mla_fold}};
   table.compress = {compress_tasks, compress_run};
   table.trained_rounding = {trained_rounding_tasks, trained_rounding_run};
   table.index_select = {{planned_tasks<IndexSelectArgs>, index_select_run},

@@ -13,7 +13,7 @@ namespace tandem::TANDEM_ISA_NAMESPACE {
 
 class MlaSource {
  public:
-  static constexpr bool kSinks = false;
+  static constexpr bool kSinks = false, kValueFirst = false;
 
   MlaSource(const MlaArgs& args, const AttentionGroup& group, uint32_t first_head)
       : args_(args),
