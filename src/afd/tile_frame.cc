@@ -289,6 +289,9 @@ void write_error_reply(const FrameLayout& layout, const FfnTimes& times, const E
 
 Result<ReplyView> read_reply(const FrameView& frame, const SplitSettings& settings) {
   ReplyView reply{.header = frame.header, .status = {}, .times = {}, .output = {}};
+  // What a reply must have is parse_frame's rule for replies alone.
+  if (frame.header.kind != FrameKind::ffn_reply)
+    return invalid(fmt::format("{} is no reply", frame_kind_name(frame.header.kind)));
   const auto times = typed<uint32_t>(frame.payload(PayloadRole::reply_times));
   reply.times = FfnTimes{times[0], times[1], times[2], times[3]};
   const Descriptor* output = frame.find(PayloadRole::output);

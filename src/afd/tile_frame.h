@@ -73,6 +73,7 @@ struct ReplyView {
   FfnTimes times;
   std::span<const std::byte> output;  // [rows, hidden] of the reply dtype; empty with an error
 };
+// Of another kind of frame: invalid_argument.
 Result<ReplyView> read_reply(const FrameView& frame, const SplitSettings& settings);
 
 // Errors on the wire. `would_block` never travels.

@@ -392,6 +392,22 @@ TEST(TileFrame, RepliesCarryTimesAndErrors) {
   EXPECT_LE(failed.status.error().message.size(), kMaxErrorTextBytes);
 }
 
+TEST(TileFrame, OnlyRepliesAreReadAsReplies) {
+  for (const FrameKind kind : {FrameKind::cancel, FrameKind::drain, FrameKind::goodbye}) {
+    FrameHeader header = header_of(2);
+    header.kind = kind;
+    const auto layout = FrameLayout::create(header, {});
+    ASSERT_TRUE(layout) << layout.error().message;
+    std::vector<std::byte> frame(layout->total_bytes());
+    layout->encode(frame);
+    const auto view = parse_frame(frame);
+    ASSERT_TRUE(view) << view.error().message;
+    const auto reply = read_reply(*view, small_settings());
+    ASSERT_FALSE(reply.has_value());
+    EXPECT_EQ(reply.error().message, std::string(frame_kind_name(kind)) + " is no reply");
+  }
+}
+
 TEST(SplitSettings, UnsupportedCombinationsAreNamed) {
   EXPECT_TRUE(small_settings().validate().has_value());
   SplitSettings settings = small_settings();
