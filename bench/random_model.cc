@@ -25,7 +25,12 @@ PackFormat format_of(const LoadPlan& plan, const PackItem& item, const RandomMod
       (options.weights == PackFormat::int8 || options.weights == PackFormat::mxfp8))
     return options.weights;
   const bool coded = !item.transposed && std::ranges::all_of(item.sources, [&](const SourceRows& source) {
-    return plan.claims()[source.claim].block_quantized;
+    // What is absorbed is quantised by nobody but released files, in fp8.
+    const auto absorbs = [&](const PackItem& other) {
+      return other.transposed && other.sources.front().claim == source.claim;
+    };
+    return plan.claims()[source.claim].block_quantized &&
+           (options.weights == PackFormat::fp8_block || std::ranges::none_of(plan.packs(), absorbs));
   });
   return coded ? options.weights : PackFormat::bf16;
 }
