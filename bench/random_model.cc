@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "base/memory_budget.h"
 #include "bench/random_pack.h"
@@ -18,7 +20,29 @@ constexpr uint64_t kFillElements = uint64_t{1} << 18;
 // apart as those of trained models do.
 constexpr float kRouterGain = 2.0f;
 
-PackFormat format_of(const LoadPlan& plan, const PackItem& item, const RandomModelOptions& options) {
+// Tensors of which a product takes the transpose of some rows: absorbed projections.
+class AbsorbedRows {
+ public:
+  explicit AbsorbedRows(const LoadPlan& plan) {
+    for (const PackItem& item : plan.packs()) {
+      if (!item.transposed) continue;
+      claims_.insert(item.sources.front().claim);
+      rows_.insert({item.sources.front().claim, item.sources.front().begin});
+    }
+  }
+  bool has(size_t claim) const { return claims_.contains(claim); }
+  // The same rows once more, as they are: for the expanded form, which a step takes instead.
+  bool repeats(const PackItem& item) const {
+    return !item.transposed && rows_.contains({item.sources.front().claim, item.sources.front().begin});
+  }
+
+ private:
+  std::set<size_t> claims_;
+  std::set<std::pair<size_t, uint64_t>> rows_;
+};
+
+PackFormat format_of(const LoadPlan& plan, const AbsorbedRows& absorbed, const PackItem& item,
+                     const RandomModelOptions& options) {
   if (item.role == WeightRole::experts) return options.experts;
   // Formats that nobody releases: quantised at load, and so are heads.
   if (item.role == WeightRole::head &&
@@ -26,11 +50,8 @@ PackFormat format_of(const LoadPlan& plan, const PackItem& item, const RandomMod
     return options.weights;
   const bool coded = !item.transposed && std::ranges::all_of(item.sources, [&](const SourceRows& source) {
     // What is absorbed is quantised by nobody but released files, in fp8.
-    const auto absorbs = [&](const PackItem& other) {
-      return other.transposed && other.sources.front().claim == source.claim;
-    };
     return plan.claims()[source.claim].block_quantized &&
-           (options.weights == PackFormat::fp8_block || std::ranges::none_of(plan.packs(), absorbs));
+           (options.weights == PackFormat::fp8_block || !absorbed.has(source.claim));
   });
   return coded ? options.weights : PackFormat::bf16;
 }
@@ -48,9 +69,10 @@ uint64_t bias_elements(const LoadPlan& plan, const ExpertBiasItem& item) {
 }
 
 uint64_t total_bytes(const LoadPlan& plan, const KernelTable& table, const RandomModelOptions& options) {
+  const AbsorbedRows absorbed(plan);
   uint64_t total = 0;
   for (const PackItem& item : plan.packs())
-    total += packed_bytes(table, format_of(plan, item, options), item);
+    total += packed_bytes(table, format_of(plan, absorbed, item, options), item);
   for (const CopyItem& item : plan.copies()) total += copy_bytes(plan, item);
   for (const ExpertBiasItem& item : plan.expert_biases()) total += bias_elements(plan, item) * sizeof(float);
   for (const TableItem& item : plan.tables()) total += plan.claims()[item.claim].elements() * sizeof(int32_t);
@@ -60,9 +82,10 @@ uint64_t total_bytes(const LoadPlan& plan, const KernelTable& table, const Rando
 // One buffer for the packed weights of each layer, as the loader places them.
 Status place(const LoadPlan& plan, const KernelTable& table, const RandomModelOptions& options,
              RandomModel& model) {
+  const AbsorbedRows absorbed(plan);
   std::map<uint32_t, uint64_t> layer_bytes;
   for (const PackItem& item : plan.packs())
-    layer_bytes[item.layer] += packed_bytes(table, format_of(plan, item, options), item);
+    layer_bytes[item.layer] += packed_bytes(table, format_of(plan, absorbed, item, options), item);
   std::map<uint32_t, std::byte*> next;
   for (const auto& [layer, bytes] : layer_bytes) {
     TANDEM_ASSIGN(OwnedBuffer buffer, OwnedBuffer::allocate(bytes));
@@ -71,7 +94,7 @@ Status place(const LoadPlan& plan, const KernelTable& table, const RandomModelOp
   }
   uint32_t expert_layer = 0;  // whose first expert is measured: all are alike
   for (const PackItem& item : plan.packs()) {
-    const PackFormat format = format_of(plan, item, options);
+    const PackFormat format = format_of(plan, absorbed, item, options);
     const uint64_t bytes = packed_bytes(table, format, item);
     *item.out = {.format = format,
                  .arrangement = item.arrangement,
@@ -80,6 +103,7 @@ Status place(const LoadPlan& plan, const KernelTable& table, const RandomModelOp
                  .data = next[item.layer],
                  .bytes = bytes};
     next[item.layer] += bytes;
+    if (absorbed.repeats(item)) continue;
     const auto role = static_cast<size_t>(item.role);
     model.role_bytes[role] += bytes;
     if (item.role != WeightRole::experts) {

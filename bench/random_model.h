@@ -26,7 +26,8 @@ struct RandomModelOptions {
 
 struct RandomModel {
   ModelWeights weights;
-  // As packed, by role; vectors with them. Of `experts` all that are there.
+  // As packed, by role; vectors with them. Of `experts` all that are there. What a step reads and multiplies
+  // of latent attention in its absorbed form.
   std::array<uint64_t, kWeightRoles> role_bytes{};
   // Multiply-adds of one row, twice, by role; not of experts (6 * hidden * intermediate each).
   std::array<double, kWeightRoles> role_flops{};

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/compressed_shape.h"
+#include "model/step_mla.h"
 
 namespace tandem::bench {
 namespace {
@@ -25,6 +26,23 @@ AttentionCost full_attention(const StepRows& rows, const PagedKvLayout& kv, doub
   cost.bytes = keys_of(rows.begin + rows.rows - 1, rows.rows - 1) * static_cast<double>(kv.block_bytes()) /
                kv.tokens_per_block;
   for (uint32_t r = 0; r < rows.rows; ++r) cost.flops += keys_of(rows.begin + r, 0) * flops_a_key;
+  return cost;
+}
+
+// Latent attention. The weights' products of a row are those of the absorbed form; where a sequence is
+// expanded, its keys' products take their place.
+AttentionCost latent_attention(const ModelConfig& config, const StepRows& rows, const PagedKvLayout& kv) {
+  const AttentionConfig& a = config.attention;
+  const MlaSizes sizes = mla_sizes(a);
+  const DType dtype = kv.dtype == DType::f32 ? DType::f32 : DType::bf16;
+  const MlaWorkspace workspace{
+      .offset = 0, .bytes = MlaWorkspace::bytes_for(sizes, dtype, config.max_position_embeddings)};
+  const uint32_t keys = rows.begin + rows.rows;
+  if (!expands_mla(sizes, rows.rows, keys, workspace.heads(sizes, dtype, keys)))
+    return full_attention(rows, kv, 2.0 * a.num_heads * (2.0 * a.kv_lora_rank + a.qk_rope_head_dim));
+  AttentionCost cost = full_attention(rows, kv, 2.0 * a.num_heads * sizes.expanded_width());
+  // Those before the step's rows; of the rows themselves the absorbed products are as many.
+  cost.flops += 2.0 * rows.begin * a.num_heads * (sizes.nope_dim + sizes.value_dim) * sizes.latent_dim;
   return cost;
 }
 
@@ -65,8 +83,7 @@ AttentionCost layer_attention(const ModelConfig& config, const PagedKvLayout& kv
       return full_attention(rows, kv, 4.0 * attention.num_heads * attention.head_dim,
                             attention.window(layer));
     case AttentionKind::mla:
-      return full_attention(
-          rows, kv, 2.0 * attention.num_heads * (2.0 * attention.kv_lora_rank + attention.qk_rope_head_dim));
+      return latent_attention(config, rows, kv);
     case AttentionKind::compressed:
       return compressed_attention(config, config.compressed.ratios[layer], rows);
   }

@@ -15,14 +15,16 @@ constexpr float kLatentNormEpsilon = 1e-6f;
 
 }  // namespace
 
+MlaSizes mla_sizes(const AttentionConfig& attention) {
+  return {.num_heads = attention.num_heads,
+          .latent_dim = attention.kv_lora_rank,
+          .nope_dim = attention.qk_nope_head_dim,
+          .rope_dim = attention.qk_rope_head_dim,
+          .value_dim = attention.v_head_dim};
+}
+
 MlaStep::MlaStep(ProgramBuilder& builder, const ModelConfig& config, const StepTensors& tensors)
-    : config_(config),
-      sizes_{.num_heads = config.attention.num_heads,
-             .latent_dim = config.attention.kv_lora_rank,
-             .nope_dim = config.attention.qk_nope_head_dim,
-             .rope_dim = config.attention.qk_rope_head_dim,
-             .value_dim = config.attention.v_head_dim},
-      tensors_(tensors) {
+    : config_(config), sizes_(mla_sizes(config.attention)), tensors_(tensors) {
   const AttentionConfig& attention = config.attention;
   const DType compute = tensors.compute_dtype;
   const uint32_t heads = attention.num_heads;

@@ -14,6 +14,8 @@
 
 namespace tandem {
 
+MlaSizes mla_sizes(const AttentionConfig& attention);
+
 class MlaStep {
  public:
   // Plans the buffers, which all layers share.

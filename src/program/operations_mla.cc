@@ -134,13 +134,17 @@ void attend_expanded(const MlaSpec& spec, StepContext& step, uint32_t first, uin
 
 }  // namespace
 
+size_t MlaWorkspace::bytes_for(const MlaSizes& sizes, DType compute_dtype, uint32_t most_keys) {
+  const size_t latents = Arena::rounded(dtype_bytes(compute_dtype, size_t{most_keys} * sizes.latent_dim));
+  const size_t width = size_t{sizes.num_heads} * sizes.expanded_width();
+  return std::min(kMostWorkspaceBytes, latents + dtype_bytes(compute_dtype, most_keys * width));
+}
+
 MlaWorkspace MlaWorkspace::plan(ProgramBuilder& builder, const MlaSizes& sizes, DType compute_dtype,
                                 uint32_t most_keys) {
   MlaWorkspace workspace;
   if (builder.shape().capacity < kLeastExpandedRows) return workspace;
-  const size_t all = Arena::rounded(dtype_bytes(compute_dtype, size_t{most_keys} * sizes.latent_dim)) +
-                     dtype_bytes(compute_dtype, size_t{most_keys} * sizes.num_heads * sizes.expanded_width());
-  workspace.bytes = std::min(kMostWorkspaceBytes, all);
+  workspace.bytes = bytes_for(sizes, compute_dtype, most_keys);
   workspace.offset = builder.workspace("attention.expanded", workspace.bytes);
   return workspace;
 }

@@ -32,6 +32,8 @@ struct MlaSizes {
 struct MlaWorkspace {
   size_t offset = 0, bytes = 0;  // bytes 0: nothing is expanded
 
+  // What a sequence of `most_keys` keys may need.
+  static size_t bytes_for(const MlaSizes& sizes, DType compute_dtype, uint32_t most_keys);
   // Of a sequence of at most `most_keys` keys; none where steps of the program have too few rows.
   static MlaWorkspace plan(ProgramBuilder& builder, const MlaSizes& sizes, DType compute_dtype,
                            uint32_t most_keys);
