@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "base/one_line.h"
+
 namespace tandem {
 namespace {
 
@@ -26,7 +28,7 @@ bool parse_whole(std::string_view text, T& value) {
 }
 
 std::unexpected<Error> bad(const std::string& message) {
-  return make_error(ErrorCode::invalid_argument, message);
+  return make_error(ErrorCode::invalid_argument, one_line(message));  // it has keys and values as they came
 }
 
 std::string real_text(double value) {

@@ -63,6 +63,16 @@ TEST(Options, ErrorsNameWhereKeyValueAndRemedy) {
   EXPECT_EQ(settings.port, 8000);  // nothing was changed by what was refused
 }
 
+TEST(Options, ARefusalIsOneLineWhateverWasGiven) {
+  Settings settings;
+  OptionSet set = settings.declare();
+  for (const char* key : {"serving.port", "serving.share", "colour", "log.loud", "no\nkey"}) {
+    const auto result = set.set(key, "a\nb\r\x1b[2J\x7f", "tandem.yaml line 2");
+    ASSERT_FALSE(result) << key;
+    for (const char c : result.error().message) EXPECT_TRUE(c >= ' ' && c != '\x7f') << result.error().message;
+  }
+}
+
 TEST(Options, TheEnvironmentHasATwinOfEachFlag) {
   Settings settings;
   OptionSet set = settings.declare();

@@ -4,16 +4,15 @@
 #include <set>
 #include <vector>
 
+#include "base/one_line.h"
+
 namespace tandem {
 
 using nlohmann::json;
 
 std::string printable(std::string_view text) {
   constexpr size_t kLongest = 160;  // a line of a log; real tensor names have about 60 characters
-  std::string out;
-  for (const char c : text.substr(0, kLongest)) {
-    out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  }
+  std::string out = one_line(text.substr(0, kLongest));
   if (text.size() > kLongest) out += "...";
   return out;
 }

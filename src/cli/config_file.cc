@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "base/one_line.h"
 
 namespace tandem {
 namespace {
@@ -24,7 +25,7 @@ bool is_quoted(const YAML::Node& node) {
 Result<std::string> scalar_text(const Option& option, const YAML::Node& node, const std::string& place) {
   const auto wrong = [&](const std::string& got) {
     return make_error(ErrorCode::invalid_argument,
-                      place + ": " + option.key + ": " + got + " where " +
+                      place + ": " + option.key + ": " + one_line(got) + " where " +
                           (option.allowed.empty() ? std::string("text") : option.allowed) + " is expected");
   };
   if (option.type == OptionType::list) {
@@ -53,7 +54,7 @@ Result<void> read_map(const std::string& path, const YAML::Node& map, const std:
       return make_error(ErrorCode::invalid_argument, place + ": a key that is not a word");
     const std::string key = prefix + entry.first.Scalar();
     if (!seen.insert(key).second)
-      return make_error(ErrorCode::invalid_argument, place + ": key '" + key + "' is given twice");
+      return make_error(ErrorCode::invalid_argument, place + ": key '" + one_line(key) + "' is given twice");
     if (entry.second.IsMap() && options.find(key) == nullptr) {
       bool is_section = false;
       for (const Option& option : options.options())
@@ -83,7 +84,7 @@ Result<void> read_config_file(const std::string& path, OptionSet& options) {
     root = YAML::Load(text);
   } catch (const YAML::Exception& error) {
     return make_error(ErrorCode::invalid_argument,
-                      path + " line " + std::to_string(error.mark.line + 1) + ": " + error.msg);
+                      path + " line " + std::to_string(error.mark.line + 1) + ": " + one_line(error.msg));
   }
   if (root.IsNull()) return {};
   if (!root.IsMap()) return make_error(ErrorCode::invalid_argument, path + ": not a map of keys");
