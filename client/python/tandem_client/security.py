@@ -104,7 +104,7 @@ class TlsStream:
                     raise DeadlineExceeded("no TLS handshake in time") from None
                 except OSError as error:
                     raise Unavailable(f"it ended the connection in the TLS handshake ({error.strerror or error}): {_PERHAPS_PLAIN}") from None
-            except ssl.SSLEOFError:
+            except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # by the release of Python
                 raise Unavailable(f"it ended the connection in the TLS handshake: {_PERHAPS_PLAIN}") from None
             except ssl.SSLCertVerificationError as error:
                 self._flush()
