@@ -118,6 +118,16 @@ class TandemServer:
         return status
 
 
+def send_signal(process, number):
+    """Sends it; SIGSTOP until all threads stand still: a signal is no call, and meanwhile a request may still be answered."""
+    process.send_signal(number)
+    if number != signal.SIGSTOP:
+        return
+    tasks = pathlib.Path(f"/proc/{process.pid}/task")
+    while any(task.joinpath("stat").read_text().rpartition(")")[2].split()[0] != "T" for task in tasks.iterdir()):
+        time.sleep(0.001)
+
+
 # What FFN ranks and attention ranks share when there are several FFN ranks.
 M2N = ("--connector", "m2n", "--compute-gate-on-attention")
 
@@ -138,7 +148,7 @@ class FfnRank:
         assert self.facts["rank"] == rank
 
     def kill(self, how=signal.SIGKILL):
-        self.process.send_signal(how)
+        send_signal(self.process, how)
 
     def close(self):
         self.process.kill()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.client.installation import Installation
-from tests.conftest import ARITH, BINARY, ROOT
+from tests.conftest import ARITH, BINARY, ROOT, send_signal
 
 sys.path.insert(0, str(ROOT / "client" / "python"))
 
@@ -53,12 +53,7 @@ class Pool:
         self.address = ",".join(self.addresses)
 
     def signal(self, number, rank=0):
-        process = self.processes[rank]
-        process.send_signal(number)
-        if number == signal.SIGSTOP:  # a signal is no call: until all threads stand still, a request may still be answered
-            tasks = pathlib.Path(f"/proc/{process.pid}/task")
-            while any(task.joinpath("stat").read_text().rpartition(")")[2].split()[0] != "T" for task in tasks.iterdir()):
-                time.sleep(0.001)
+        send_signal(self.processes[rank], number)
 
     def close(self):
         for process in self.processes:

@@ -5,6 +5,7 @@ import concurrent.futures
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -141,11 +142,11 @@ def test_a_rank_that_dies_is_named_and_comes_back(installed, ranks, tmp_path, co
     process = subprocess.Popen([installed.test, "loss", *addresses], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "ready\n"
-        victim.kill(19)  # stopped: it takes the request and cannot answer it
+        victim.kill(signal.SIGSTOP)  # stopped: it takes the request and cannot answer it
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "submitted\n"
-        victim.kill(9)
+        victim.kill()
         lost = process.stdout.readline()
         named = f"FFN rank {count - 1} at {victim.address}: connection "
         assert lost.startswith("UNAVAILABLE: ") and named in lost
@@ -172,7 +173,7 @@ def test_a_rank_that_comes_back_changed_is_refused_by_name_and_lives(installed, 
     process = subprocess.Popen([installed.test, "change", address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "ready\n"
-        first.kill(9)
+        first.kill()
         first.process.wait()
         ranks.started.append(FfnRank(address, tmp_path, "--deterministic"))
         process.stdin.write("\n")

@@ -221,7 +221,11 @@ def test_ranks_read_their_settings_again_and_others_end(tmp_path):
         eventually(lambda: "settings were read again: engine.log_level info, now error\n" in server.describe())
     finally:
         assert server.stop() == 0
-    without = TandemServer(["serve", "--model", str(ARITH), "--port", "0", "--log-level", "warning"], tmp_path).wait_ready()
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it would be ignored here and in children
+    try:
+        without = TandemServer(["serve", "--model", str(ARITH), "--port", "0", "--log-level", "warning"], tmp_path).wait_ready()
+    finally:
+        signal.signal(signal.SIGHUP, before)
     without.process.send_signal(signal.SIGHUP)
     without.process.wait(WAIT_LIMIT_S)
     assert without.stop() == -signal.SIGHUP
