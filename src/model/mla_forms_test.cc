@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "model/model_test_support.h"
+#include "model/step_mla.h"
 #include "program/operations_mla.h"
 
 namespace tandem::test {
@@ -78,6 +79,26 @@ TEST_P(MlaFormsTest, ALaterPartSeesTheEarlierOnes) {
                                       run_steps(*model.model, options(), chunked(sequences, 64)), 1);
   EXPECT_LE(found.share, 2e-5);
   EXPECT_GT(found.unequal, kTokens / 2);
+}
+
+// With room for some of the heads at once the others follow, into the same place.
+TEST_P(MlaFormsTest, HeadsThatFindNoRoomComeAfterTheOthers) {
+  const TestModel roomy = load_fixture(GetParam(), DType::f32);
+  const TestModel narrow =
+      load_fixture(GetParam(), DType::f32, [](ModelConfig& config) { config.max_position_embeddings = 250; });
+  const MlaSizes sizes = mla_sizes(narrow.config.attention);
+  MlaWorkspace workspace;
+  workspace.bytes = MlaWorkspace::bytes_for(sizes, DType::f32, 250);
+  const uint32_t heads = workspace.heads(sizes, DType::f32, kTokens);
+  ASSERT_GT(heads, 0u);
+  ASSERT_LT(heads, sizes.num_heads);
+  const auto sequences = make_sequences(roomy.config.vocab_size, {1, kTokens, 1});
+  const Steps steps = {rows_of(sequences, 1, 0, kTokens)};
+  const float poison = std::nanf("");
+  EXPECT_EQ(difference(run_steps(*narrow.model, options(), steps, &poison),
+                       run_steps(*roomy.model, options(), steps), 1)
+                .unequal,
+            0u);
 }
 
 TEST_P(MlaFormsTest, DeterministicSumsHaveOneForm) {
