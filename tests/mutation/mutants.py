@@ -306,6 +306,13 @@ MUTANTS = (
            "if (!all && std::ranges::find(allowed_origins, origin) == allowed_origins.end()) return {};",
            "if (!all && std::ranges::none_of(allowed_origins, [&](const std::string& o) { return origin.starts_with(o); })) return {};",
            "http_server_test", "HttpAccess.Origins"),
+    # ---- latent attention ----
+    Mutant("heads of MLA that find no room take the first heads' weights", "src/program/operations_mla.cc",
+           "args.weights = weights.subspan(head, heads);", "args.weights = weights.subspan(0, heads);",
+           "model_program_test", "*MlaFormsTest.HeadsThatFindNoRoomComeAfterTheOthers*"),
+    Mutant("deterministic sums take the expanded form of MLA", "src/model/step_mla.cc",
+           "if (builder.ffn_traits().sum_mode != SumMode::deterministic)", "if (builder.ffn_traits().sum_mode != SumMode::plain || compute != DType::none)",
+           "model_program_test", "*MlaFormsTest.DeterministicSumsHaveOneForm*"),
     # ---- dead time ----
     Mutant("the two views of a lane's exchanges share a cursor", "src/attention/dead_time.cc",
            "const Exchange* exchange = exchange_from(mine, mine.of_rank, at);", "const Exchange* exchange = exchange_from(mine, mine.of_lane, at);",
