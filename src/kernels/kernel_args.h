@@ -187,7 +187,8 @@ struct GqaArgs {
   const AttentionPlan* plan = nullptr;  // KernelRunner makes it
 };
 
-// Multi-head latent attention in its absorbed form: score = (query_latent . c + query_rope . k_rope) * scale; out = sum p * c.
+// Multi-head latent attention in its absorbed form:
+// score = (query_latent . c + query_rope . k_rope) * scale; out = sum p * c.
 struct MlaArgs {
   std::span<const AttentionRow> rows;
   KvCacheView cache;                    // per token: latent_dim + rope_dim values

@@ -10,7 +10,8 @@ namespace {
 
 // Of each lane. Holds one head of V3 beside the latents of 40,000 keys, or all sixteen of V2-Lite for 6,000.
 constexpr size_t kMostWorkspaceBytes = size_t{64} << 20;
-// With fewer the expanded keys are used too seldom for the products to be fast, whatever their number.
+// Of fewer the products that are saved are a small part of a step, and short prompts keep the bits of decode's
+// form however they are cut. Chosen, not tuned.
 constexpr uint32_t kLeastExpandedRows = 128;
 
 // each(first, count, heads): rows [first, first + count) of the step, heads > 0: all of one sequence, which
@@ -159,7 +160,7 @@ uint32_t MlaWorkspace::heads(const MlaSizes& sizes, DType compute_dtype, uint32_
 bool expands_mla(const MlaSizes& sizes, uint32_t rows, uint32_t keys, uint32_t heads) {
   if (rows < kLeastExpandedRows || heads == 0) return false;
   // Products of one head.
-  const double latent = sizes.latent_dim, made = double{1} * (sizes.nope_dim + sizes.value_dim) * latent;
+  const double latent = sizes.latent_dim, made = latent * (sizes.nope_dim + sizes.value_dim);
   const double pairs = rows * (keys - (rows - 1) / 2.0);
   const double absorbed = rows * made + pairs * (2 * latent + sizes.rope_dim);
   const double expanded = keys * made + pairs * sizes.expanded_width();

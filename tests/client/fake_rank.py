@@ -171,3 +171,12 @@ class FakeRank:
 
     def plain(self, kind):
         self.send(CONTROL, frame.build(frame.Header(kind, session=SESSION, incarnation=INCARNATION), []))
+
+
+@contextlib.contextmanager
+def fake(script, **options):
+    rank = FakeRank(script, **options)
+    try:
+        yield rank
+    finally:
+        rank.close()

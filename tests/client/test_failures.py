@@ -12,19 +12,10 @@ import tandem_client
 from tandem_client import frame
 from tandem_client.frame import Payload
 from tests.client.conftest import free_port
-from tests.client.fake_rank import CONTROL, CREDIT, REQUEST, FakeRank
+from tests.client.fake_rank import CONTROL, CREDIT, REQUEST, fake
 
 ROWS = np.random.default_rng(0).standard_normal((10, 128)).astype(np.float32)  # of the bundled model
 SMALL = np.random.default_rng(0).standard_normal((200, 16)).astype(np.float32)  # of the fake rank's
-
-
-@contextlib.contextmanager
-def fake(script, **options):
-    rank = FakeRank(script, **options)
-    try:
-        yield rank
-    finally:
-        rank.close()
 
 
 # ---- real ranks ----

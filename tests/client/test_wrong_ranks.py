@@ -10,18 +10,9 @@ import pytest
 import tandem_client
 from tandem_client import frame
 from tandem_client.frame import Payload
-from tests.client.fake_rank import BYE, CREDIT, HEARTBEAT, REQUEST, FakeRank
+from tests.client.fake_rank import BYE, CREDIT, HEARTBEAT, REQUEST, fake
 
 ROWS = np.random.default_rng(0).standard_normal((5, 16)).astype(np.float32)
-
-
-@contextlib.contextmanager
-def fake(script, **options):
-    rank = FakeRank(script, **options)
-    try:
-        yield rank
-    finally:
-        rank.close()
 
 
 def to_the_end(rank):
